@@ -1,0 +1,1 @@
+"""Focus attention in JAX: pretrain a Focus transformer beside its dense twin."""

@@ -1,0 +1,279 @@
+"""Every field of a run. This is the only place where a field has a default.
+
+A config file (configs/NAME.py) is plain Python with a function get_config() that returns a Config; the command line
+overrides single fields. Nothing here imports JAX, so a mistake is answered within a second.
+
+Letters in the documentation: D model width, H query heads, J key/value heads, K groups, L layers, M groups that a query
+reads (top_k), R routing width, T tokens of a sequence, V vocabulary.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+OpenFraction = Annotated[float, Field(gt=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+ModelName = Literal["focus", "dense"]
+
+
+class Section:
+    """A part of a config: values are checked as they stand (no "4" for 4), unknown fields are refused."""
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", revalidate_instances="always")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense(Section):
+    """Causal attention to every earlier token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Focus(Section):
+    """Focus attention: near tokens always, distant tokens within shared groups (arXiv 2604.03260)."""
+
+    groups: Annotated[int, Field(ge=1, le=64)]
+    """K, learned groups per layer."""
+    top_k: NonNegativeInt
+    """M, groups that a query reads when the pattern is hard; 0 reads the window only."""
+    window: NonNegativeInt
+    """Keys at distance up to this are always attended to and never gated (128 means 129 keys)."""
+    routing_width: PositiveInt = 16
+    """R, width of the projection that tokens and centroids are compared in."""
+    temperature: PositiveFloat = 0.1
+    """Scores are divided by it before the softmax over groups."""
+    score_std: PositiveFloat = 1.0
+    """Standard deviation of the scores at initialisation; sets the length of the initial centroids."""
+    balance: Literal["carried", "sinkhorn", "none"] = "carried"
+    """What keeps groups in use: potentials carried between steps (causal), the published Sinkhorn over the tokens of
+    the sequence (NOT causal: it reads the future), or nothing (collapses)."""
+    balance_rate: NonNegativeFloat = 0.1
+    """Step size of the carried potentials at the peak learning rate; it follows the learning-rate schedule down."""
+    sinkhorn_rounds: PositiveInt = 10
+    """Rounds of balance="sinkhorn"."""
+    gate: Literal["log", "sigmoid"] = "log"
+    """How affinities act on a distant logit: add log(affinity_i·affinity_j), which agrees with the hard mask, or
+    multiply by sigmoid(gate_slope·affinity_i·affinity_j), as published."""
+    gate_slope: PositiveFloat = 4.0
+    """Slope of gate="sigmoid" (not published)."""
+    membership: Literal["query", "shared"] = "query"
+    """Hard pattern: keys belong to their best group and queries read their top_k ("query", M/K of dense), or a pair
+    joins if the two top_k sets meet ("shared", as published, M²/K of dense)."""
+    dense_layers: tuple[NonNegativeInt, ...] = ()
+    """Layers (from 0) that stay dense."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Section):
+    """A decoder-only transformer. `gpt2` and `llama` below fill in the two families."""
+
+    vocab_size: PositiveInt
+    """V, tokens of the tokenizer; the token store must have the same number."""
+    vocab_multiple: PositiveInt = 128
+    """The embedding is padded to a multiple of this; padding is never predicted."""
+    width: PositiveInt
+    """D, width of the residual stream."""
+    layers: PositiveInt
+    """L, blocks."""
+    heads: PositiveInt
+    """H, query heads; must divide the width."""
+    kv_heads: PositiveInt
+    """J, key/value heads; must divide the query heads."""
+    mlp_width: PositiveInt
+    """F, hidden width of the MLP."""
+    mlp: Literal["gelu", "swiglu"]
+    """GPT-2's two matrices with (tanh) GELU, or Llama's three with SwiGLU."""
+    norm: Literal["layernorm", "rmsnorm"]
+    """LayerNorm (with bias where `biases`) or RMSNorm."""
+    norm_epsilon: PositiveFloat = 1e-5
+    """Added to the variance in every norm."""
+    positions: Literal["learned", "rotary"]
+    """Learned positions (training.sequence_length of them, and no more at evaluation) or rotary ones."""
+    rope_theta: PositiveFloat = 10_000.0
+    """Base of the rotary angles."""
+    biases: bool
+    """Biases in every linear map and LayerNorm."""
+    tied_embeddings: bool
+    """The output head is the input embedding."""
+    qk_norm: bool = False
+    """RMSNorm on every head's queries and keys before the rotation."""
+    init_std: PositiveFloat = 0.02
+    """Standard deviation of matrices and token embeddings at initialisation."""
+    position_init_std: PositiveFloat = 0.01
+    """Standard deviation of learned positions at initialisation."""
+    scale_residual_init: bool
+    """Divide the initial output matrices of attention and MLP by √(2L), as GPT-2 does."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Matmuls and activations; parameters, softmax, norms, router and loss stay float32."""
+    attention_implementation: Literal["auto", "reference", "blockwise", "pallas"] = "auto"
+    """Implementation of the attention ops; "auto" chooses by platform, says so, and never falls back in silence."""
+
+
+def gpt2(*, vocab_size: int, width: int, layers: int, heads: int) -> Model:
+    """GPT-2: LayerNorm, learned positions, GELU, biases, tied embeddings, scaled residual initialisation."""
+    return Model(
+        vocab_size=vocab_size,
+        width=width,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        mlp_width=4 * width,
+        mlp="gelu",
+        norm="layernorm",
+        positions="learned",
+        biases=True,
+        tied_embeddings=True,
+        scale_residual_init=True,
+    )
+
+
+def llama(*, vocab_size: int, width: int, layers: int, heads: int, kv_heads: int, mlp_width: int) -> Model:
+    """Llama and Mistral: RMSNorm, rotary positions, SwiGLU, grouped key/value heads, no biases, a separate head."""
+    return Model(
+        vocab_size=vocab_size,
+        width=width,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        mlp_width=mlp_width,
+        mlp="swiglu",
+        norm="rmsnorm",
+        positions="rotary",
+        biases=False,
+        tied_embeddings=False,
+        scale_residual_init=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Section):
+    """Where the text comes from and how it becomes tokens."""
+
+    source: Literal["stdlib", "text"] = "stdlib"
+    """The Python standard library's own sources, or local text files."""
+    files: tuple[str, ...] = ()
+    """Globs of the text files; source="text" only."""
+    validation_files: tuple[str, ...] = ()
+    """Globs of the text files held out; empty holds out validation_fraction of the files."""
+    validation_fraction: OpenFraction = 0.05
+    """Share of the files held out when none are named."""
+    tokenizer: str = "bytes"
+    """"bytes", "trained" (a byte-level BPE of model.vocab_size tokens, trained on the training files), or the path of
+    a Hugging Face tokenizer.json."""
+    store: str
+    """Folder of the token store: built once, then reused; refused where it was made from something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Section):
+    """How much is trained on."""
+
+    steps: PositiveInt
+    """Optimizer steps."""
+    batch_size: PositiveInt
+    """Sequences per optimizer step."""
+    sequence_length: PositiveInt
+    """T, tokens per sequence."""
+    microbatches: PositiveInt = 1
+    """Parts that a batch is computed in, gradients summed in float32: less memory, the same result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Section):
+    """AdamW with decoupled weight decay: linear warm-up, then the peak, then a decay that ends with the run."""
+
+    peak_lr: PositiveFloat
+    """Learning rate after the warm-up."""
+    warmup_steps: NonNegativeInt
+    """Steps of linear warm-up from 0."""
+    decay: Literal["cosine", "linear"] = "cosine"
+    """Shape of the decay."""
+    decay_steps: PositiveInt | None = None
+    """Length of the decay at the end of the run; None is everything after the warm-up, a smaller number makes the
+    schedule warm-up–stable–decay."""
+    final_lr_fraction: Fraction = 0.1
+    """Learning rate at the last step, as a share of the peak."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the first moment."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Decay of the second moment."""
+    epsilon: PositiveFloat = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: NonNegativeFloat = 0.1
+    """Decoupled, on matrices and embeddings other than the router's."""
+    clip_norm: PositiveFloat = 1.0
+    """Largest global gradient norm."""
+    router_lr_multiplier: PositiveFloat = 1.0
+    """Learning rate of router projections and centroids, as a multiple of the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Section):
+    """What is measured at every checkpoint, on the same held-out sequences for all models."""
+
+    sequences: PositiveInt = 64
+    """Held-out sequences of training.sequence_length tokens."""
+    batch_size: PositiveInt = 8
+    """Sequences evaluated at once; changes memory, not results."""
+    top_k: tuple[NonNegativeInt, ...] = (1, 2)
+    """Numbers of groups a query reads in the hard evaluations of Focus."""
+    allow_noncausal: bool = False
+    """Report figures of a routing that sees the future (balance="sinkhorn"), labelled as such."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Section):
+    """When the state is saved (and both models are evaluated)."""
+
+    every: PositiveInt
+    """Steps between checkpoints; the last step is always saved."""
+    keep: PositiveInt = 3
+    """Newest checkpoints kept."""
+    keep_every: PositiveInt | None = None
+    """Checkpoints at multiples of this step stay for good."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry(Section):
+    """What is shown and written while training."""
+
+    log_every: PositiveInt = 10
+    """Steps between two training rows in metrics.jsonl."""
+    progress: bool = True
+    """Show a progress bar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Section):
+    """One run: a Focus model, its dense twin, or both on the same batches."""
+
+    run: str
+    """Folder of the run; an existing run is continued."""
+    seed: NonNegativeInt = 0
+    """Initial values, data order and evaluation sample follow from it."""
+    models: tuple[ModelName, ...] = ("focus", "dense")
+    """Models trained, on the same batches, from the same initial values."""
+    model: Model
+    attention: Dense | Focus
+    data: Data
+    training: Training
+    optimizer: Optimizer
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoint: Checkpoint
+    telemetry: Telemetry = field(default_factory=Telemetry)
+
+
+def dense_twin(config: Config) -> Config:
+    """The same run with dense attention: the control that every figure of Focus is compared with."""
+    return dataclasses.replace(config, attention=Dense())
+
+
+def of_model(config: Config, name: ModelName) -> Config:
+    """The config that the named model of a run is built from."""
+    return dense_twin(config) if name == "dense" else config

@@ -1,0 +1,11 @@
+"""The decoder: embeddings, norms, MLP, rotary positions, attention layer, router, block, head.
+
+Letters: B batch, T tokens, D model width, H query heads, J key/value heads, C channels of a head, F MLP width,
+V vocabulary, K groups, R routing width.
+"""
+
+from focus_jax.model.decoder import Decoder, focus_layers, parameter_count
+from focus_jax.model.reading import AS_TRAINED, Reading
+from focus_jax.model.router import Potential
+
+__all__ = ["AS_TRAINED", "Decoder", "Potential", "Reading", "focus_layers", "parameter_count"]

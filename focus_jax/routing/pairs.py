@@ -1,0 +1,42 @@
+"""How many query–key pairs a hard pattern computes, counted from the assignments themselves."""
+
+import jax
+import jax.numpy as jnp
+
+from focus_jax.routing.membership import Membership
+
+_BLOCK = 256
+
+
+def causal_pairs(tokens: int) -> int:
+    """Pairs of dense causal attention over one sequence."""
+    return tokens * (tokens + 1) // 2
+
+
+def kept_pairs(membership: Membership, *, num_groups: int, window: int) -> jax.Array:
+    """Pairs kept per sequence, float32 (B,): all within the window, distant ones whose groups meet, each once.
+
+    Blocks of queries against all keys: exact for every membership, linear in memory.
+    """
+    query_sets_BTK = _as_sets(membership.query_groups_BTM, num_groups)
+    key_sets_BSK = _as_sets(membership.key_groups_BSN, num_groups)
+    batch, tokens, _ = query_sets_BTK.shape
+    blocks = -(-tokens // _BLOCK)
+    padded_BTK = jnp.pad(query_sets_BTK, ((0, 0), (0, blocks * _BLOCK - tokens), (0, 0)))
+    keys_S = jnp.arange(tokens)
+
+    def count(block: jax.Array) -> jax.Array:
+        rows_T = block * _BLOCK + jnp.arange(_BLOCK)
+        sets_BTK = jax.lax.dynamic_slice_in_dim(padded_BTK, block * _BLOCK, _BLOCK, axis=1)
+        meet_BTS = jnp.einsum("btk,bsk->bts", sets_BTK, key_sets_BSK) > 0
+        distance_TS = rows_T[:, None] - keys_S
+        near_TS = (distance_TS >= 0) & (distance_TS <= window)
+        kept_BTS = (near_TS | (meet_BTS & (distance_TS > window))) & (rows_T < tokens)[:, None]
+        return jnp.sum(kept_BTS, axis=(1, 2), dtype=jnp.float32)
+
+    return jnp.sum(jax.lax.map(count, jnp.arange(blocks)), axis=0)
+
+
+def _as_sets(groups_BTM: jax.Array, num_groups: int) -> jax.Array:
+    """1 where the token has the group, as float32 (B, T, K); group −1 belongs to nothing."""
+    return jnp.sum(jax.nn.one_hot(groups_BTM, num_groups), axis=-2)

@@ -1,0 +1,1 @@
+"""Loss, optimizer, train state, train step, checkpoints and the loop."""

@@ -1,0 +1,51 @@
+"""AdamW (arXiv 1711.05101) with a warm-up, a decay that ends with the run, and a learning rate of its own for routers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from focus_jax import config
+
+ROUTER = "router"
+
+
+def relative_schedule(run: config.Config) -> optax.Schedule:
+    """The learning rate of a step (from 0) as a share of the peak; the potentials' step size follows it too."""
+    optimizer, steps = run.optimizer, run.training.steps
+    decay_steps = optimizer.decay_steps or steps - optimizer.warmup_steps
+    stable_until = steps - decay_steps
+
+    def schedule(step: jax.Array) -> jax.Array:
+        warm_up = jnp.minimum((step + 1) / max(optimizer.warmup_steps, 1), 1.0)
+        progress = jnp.clip((step - stable_until) / max(decay_steps - 1, 1), 0.0, 1.0)
+        fallen = (1 - jnp.cos(jnp.pi * progress)) / 2 if optimizer.decay == "cosine" else progress
+        return warm_up * (1 - (1 - optimizer.final_lr_fraction) * fallen)
+
+    return schedule
+
+
+def make_optimizer(run: config.Config) -> optax.GradientTransformation:
+    """Clips by the global norm, then AdamW. Decay acts on matrices and embeddings, never on the router or on vectors."""
+    optimizer = run.optimizer
+    schedule = relative_schedule(run)
+    return optax.chain(
+        optax.clip_by_global_norm(optimizer.clip_norm),
+        optax.scale_by_adam(b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon),
+        optax.add_decayed_weights(optimizer.weight_decay, mask=decayed),
+        optax.masked(optax.scale(optimizer.router_lr_multiplier), routed),
+        optax.scale_by_schedule(lambda step: -optimizer.peak_lr * schedule(step)),
+    )
+
+
+def decayed(params: Any) -> Any:
+    return jax.tree.map_with_path(lambda path, leaf: leaf.ndim > 1 and not _is_router(path), params)
+
+
+def routed(params: Any) -> Any:
+    return jax.tree.map_with_path(lambda path, leaf: _is_router(path), params)
+
+
+def _is_router(path: tuple[Any, ...]) -> bool:
+    return any(getattr(key, "key", None) == ROUTER for key in path)

@@ -1,0 +1,47 @@
+"""Everything of one model that changes while it trains."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from focus_jax import config
+from focus_jax.model import Decoder, Potential
+
+
+class TrainState(NamedTuple):
+    """Plain nested dicts of arrays, so that a checkpoint names every array by its place in the model."""
+
+    step: jax.Array
+    """Updates done, int32."""
+    params: Any
+    potentials: Any
+    opt_state: optax.OptState
+
+
+def build(run: config.Config) -> Decoder:
+    """A model with its initial values. Routers draw from a stream of their own, so that twins share all other values."""
+    key = jax.random.key(run.seed)
+    return Decoder(run, nnx.Rngs(params=jax.random.fold_in(key, 0), router=jax.random.fold_in(key, 1)))
+
+
+def graph_of(run: config.Config) -> nnx.GraphDef:
+    """The structure of the model without its arrays; `merge` puts the two together."""
+    return nnx.split(nnx.eval_shape(lambda: build(run)))[0]
+
+
+def merge(graph: nnx.GraphDef, params: Any, potentials: Any) -> Decoder:
+    return nnx.merge(graph, params, potentials)
+
+
+def initial_state(run: config.Config, optimizer: optax.GradientTransformation) -> TrainState:
+    _, params, potentials = nnx.split(build(run), nnx.Param, Potential)
+    pure_params = nnx.to_pure_dict(params)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=pure_params,
+        potentials=nnx.to_pure_dict(potentials),
+        opt_state=optimizer.init(pure_params),
+    )

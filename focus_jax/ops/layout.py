@@ -1,6 +1,6 @@
 """Sorts queries and keys by group into whole blocks, so that distant attention touches only blocks that it keeps.
 
-B batch · T query positions · S key positions · K groups · M groups that a query reads · N groups that a key belongs to ·
+B batch · T query positions · S key positions · K groups · M groups that a query reads · N groups a key belongs to ·
 E entries of one side: a query is M entries, e = t·M + m, a key N entries, e = s·N + n · P slots of one side, a whole
 number of blocks · Q query blocks · U key blocks · W words of 32 groups.
 """

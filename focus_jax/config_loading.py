@@ -57,7 +57,9 @@ def read_json(path: Path) -> Config:
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))
-        raise UserError(f"{path}: {place or 'file'}: {problem['msg']}; it was altered, or made by another version") from None
+        raise UserError(
+            f"{path}: {place or 'file'}: {problem['msg']}; it was altered, or made by another version"
+        ) from None
 
 
 def differences(one: Config, other: Config) -> Iterator[tuple[str, Any, Any]]:
@@ -100,7 +102,9 @@ def _describe_mistake(error: Exception) -> str:
 
     fields = [f.name for f in dataclasses.fields(getattr(config_module, section))]
     near = difflib.get_close_matches(name, fields, n=1)
-    return f"{section} has no field {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"it has {', '.join(fields)}")
+    return f"{section} has no field {name!r}; " + (
+        f"did you mean {near[0]!r}?" if near else f"it has {', '.join(fields)}"
+    )
 
 
 def _field_problems(config: Config, error: ValidationError) -> Iterator[str]:
@@ -152,6 +156,12 @@ def _focus_contradictions(config: Config, focus: Focus) -> Iterator[tuple[str, s
     for layer in focus.dense_layers:
         if layer >= config.model.layers:
             yield "attention.dense_layers", f"there is no layer {layer}; the last is {config.model.layers - 1}"
+    if focus.balance == "sinkhorn" and not config.evaluation.allow_noncausal:
+        yield (
+            "attention.balance",
+            '"sinkhorn" sees the future, so its perplexity is not a language model\'s; use "carried", or set '
+            "evaluation.allow_noncausal to report it labelled as such",
+        )
     for top_k in config.evaluation.top_k:
         if top_k > focus.groups:
             yield "evaluation.top_k", f"{top_k} is more than the {focus.groups} groups"

@@ -1,19 +1,19 @@
-"""Errors that are the user's to mend: one line that names the field or file and the way out, and exit code 2."""
+"""Errors that are the user's to mend: one line that names the field or file and the way out, no traceback."""
 
 import sys
 from collections.abc import Callable
-
-BAD_INPUT = 2
 
 
 class UserError(Exception):
     """Bad input, a bad file or a bad config. The message is one line: the field or file, what is wrong, the way out."""
 
+    exit_code = 2
+
 
 def exit_code(main: Callable[[], int]) -> int:
-    """Runs a command; a UserError becomes one line on stderr and exit code 2, every other exception stays a traceback."""
+    """Runs a command; a UserError becomes one line on stderr and its exit code; other exceptions stay tracebacks."""
     try:
         return main()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return error.exit_code

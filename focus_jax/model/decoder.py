@@ -50,17 +50,12 @@ class Decoder(nnx.Module):
                 dtype=dtype,
                 rngs=rngs,
             )
-        sparse_layers = focus_layers(run)
-        self.blocks = nnx.List(
-            Block(model, run.attention if layer in sparse_layers else None, rngs) for layer in range(model.layers)
-        )
+        self.blocks = nnx.List(Block(model, focus_of(run, layer), rngs) for layer in range(model.layers))
         self.final_norm = norm(model, rngs)
         if not model.tied_embeddings:
             self.head = head(model, rows, rngs)
 
-    def __call__(
-        self, tokens_BT: jax.Array, reading: Reading = AS_TRAINED
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    def __call__(self, tokens_BT: jax.Array, reading: Reading = AS_TRAINED) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Returns float32 logits_BTV (padded vocabulary at −∞: neither loss nor sampling can pick it) and, for every
         Focus layer in order, its tokens' log affinity_BTK."""
         residual_BTD, by = self._embed(tokens_BT)
@@ -89,11 +84,16 @@ class Decoder(nnx.Module):
         return jnp.where(is_token_V, logits_BTV.astype(jnp.float32), -jnp.inf)
 
 
+def focus_of(run: config.Config, layer: int) -> config.Focus | None:
+    """What the layer's attention is built from, None for a dense one."""
+    if isinstance(run.attention, config.Dense) or layer in run.attention.dense_layers:
+        return None
+    return run.attention
+
+
 def focus_layers(run: config.Config) -> tuple[int, ...]:
     """Layers with Focus attention, in the order in which a Decoder returns their affinities."""
-    if isinstance(run.attention, config.Dense):
-        return ()
-    return tuple(layer for layer in range(run.model.layers) if layer not in run.attention.dense_layers)
+    return tuple(layer for layer in range(run.model.layers) if focus_of(run, layer) is not None)
 
 
 def parameter_count(run: config.Config) -> int:

@@ -8,8 +8,8 @@ from typing import Literal
 class Reading:
     routing: Literal["soft", "hard"]
     """soft: every distant pair, gated. hard: only pairs whose groups meet, the others are not computed."""
-    top_k: int | None = None
-    """Groups that a query reads; hard only."""
+    top_k: int = 0
+    """Groups that a query reads when the routing is hard."""
     gated: bool = True
     """Whether the pairs that are read carry their gate."""
 

@@ -16,7 +16,9 @@ Balance = Literal["carried", "sinkhorn", "none"]
 SHARE_FLOOR = 1e-3
 
 
-def log_affinities(score_BTK: jax.Array, potential_K: jax.Array, *, balance: Balance, sinkhorn_rounds: int) -> jax.Array:
+def log_affinities(
+    score_BTK: jax.Array, potential_K: jax.Array, *, balance: Balance, sinkhorn_rounds: int
+) -> jax.Array:
     """log affinity_BTK in float32; each token's affinities sum to 1 (arXiv 2604.03260, section 3, for `sinkhorn`)."""
     if balance == "carried":
         return jax.nn.log_softmax(score_BTK + potential_K, axis=-1)

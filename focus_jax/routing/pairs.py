@@ -20,7 +20,7 @@ def kept_pairs(membership: Membership, *, num_groups: int, window: int) -> jax.A
     """
     query_sets_BTK = _as_sets(membership.query_groups_BTM, num_groups)
     key_sets_BSK = _as_sets(membership.key_groups_BSN, num_groups)
-    batch, tokens, _ = query_sets_BTK.shape
+    tokens = query_sets_BTK.shape[1]
     blocks = -(-tokens // _BLOCK)
     padded_BTK = jnp.pad(query_sets_BTK, ((0, 0), (0, blocks * _BLOCK - tokens), (0, 0)))
     keys_S = jnp.arange(tokens)

@@ -1,4 +1,4 @@
-"""AdamW (arXiv 1711.05101) with a warm-up, a decay that ends with the run, and a learning rate of its own for routers."""
+"""AdamW (arXiv 1711.05101) with a warm-up, a decay to the end of the run, and a learning rate for routers."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def relative_schedule(run: config.Config) -> optax.Schedule:
 
 
 def make_optimizer(run: config.Config) -> optax.GradientTransformation:
-    """Clips by the global norm, then AdamW. Decay acts on matrices and embeddings, never on the router or on vectors."""
+    """Clips by the global norm, then AdamW; weight decay on matrices and embeddings, not on router or vectors."""
     optimizer = run.optimizer
     schedule = relative_schedule(run)
     return optax.chain(

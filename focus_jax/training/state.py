@@ -22,7 +22,7 @@ class TrainState(NamedTuple):
 
 
 def build(run: config.Config) -> Decoder:
-    """A model with its initial values. Routers draw from a stream of their own, so that twins share all other values."""
+    """A model with its initial values. Routers draw from a stream of their own, so twins share all other values."""
     key = jax.random.key(run.seed)
     return Decoder(run, nnx.Rngs(params=jax.random.fold_in(key, 0), router=jax.random.fold_in(key, 1)))
 
@@ -37,11 +37,11 @@ def merge(graph: nnx.GraphDef, params: Any, potentials: Any) -> Decoder:
 
 
 def initial_state(run: config.Config, optimizer: optax.GradientTransformation) -> TrainState:
-    _, params, potentials = nnx.split(build(run), nnx.Param, Potential)
-    pure_params = nnx.to_pure_dict(params)
+    model = build(run)
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     return TrainState(
         step=jnp.zeros((), jnp.int32),
-        params=pure_params,
-        potentials=nnx.to_pure_dict(potentials),
-        opt_state=optimizer.init(pure_params),
+        params=params,
+        potentials=nnx.to_pure_dict(nnx.state(model, Potential)),
+        opt_state=optimizer.init(params),
     )

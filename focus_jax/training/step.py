@@ -77,7 +77,12 @@ def _accumulate(
 
 
 def _part(
-    graph: nnx.GraphDef, params: Any, potentials: Any, inputs_BT: jax.Array, targets_BT: jax.Array, valid_tokens: jax.Array
+    graph: nnx.GraphDef,
+    params: Any,
+    potentials: Any,
+    inputs_BT: jax.Array,
+    targets_BT: jax.Array,
+    valid_tokens: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """This microbatch's part of the loss and of the groups' shares."""
     logits_BTV, log_affinities = merge(graph, params, potentials)(inputs_BT)
@@ -88,7 +93,11 @@ def _part(
 
 
 def _updated(
-    run: config.Config, optimizer: optax.GradientTransformation, schedule: optax.Schedule, state: TrainState, sums: _Sums
+    run: config.Config,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    state: TrainState,
+    sums: _Sums,
 ) -> TrainState:
     updates, opt_state = optimizer.update(sums.gradients, state.opt_state, state.params)
     return TrainState(
@@ -105,7 +114,9 @@ def _next_potentials(run: config.Config, relative_lr: jax.Array, potentials: Any
         return potentials
     potentials_of_layers, structure = jax.tree.flatten(potentials)
     rate = run.attention.balance_rate * relative_lr
-    moved = [routing.next_potential(v_K, share_K, rate) for v_K, share_K in zip(potentials_of_layers, share_LK, strict=True)]
+    moved = [
+        routing.next_potential(v_K, share_K, rate) for v_K, share_K in zip(potentials_of_layers, share_LK, strict=True)
+    ]
     return jax.tree.unflatten(structure, moved)
 
 

@@ -1,0 +1,1 @@
+"""Perplexity of a checkpoint, twin comparison, group statistics, causality check, report."""

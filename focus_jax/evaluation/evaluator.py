@@ -1,0 +1,124 @@
+"""Runs models over the held-out sample.
+
+B batch · S sequences · T tokens · K groups · L Focus layers.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from focus_jax import config, routing
+from focus_jax.evaluation.measures import Sample
+from focus_jax.evaluation.readings import NamedReading
+from focus_jax.model import Reading, focus_layers
+from focus_jax.training.loss import token_nats
+from focus_jax.training.state import graph_of, merge
+
+
+class Groups(NamedTuple):
+    """What the layers' groups look like over the sample; the first axis of every array is the Focus layer."""
+
+    statistics: routing.GroupStatistics
+    best_LST: np.ndarray
+    """Best group of every token."""
+
+
+class Measurement(NamedTuple):
+    model: config.ModelName
+    reading: NamedReading
+    nats_ST: np.ndarray
+    kept_fraction: float
+    """Query–key pairs computed, as a share of those of dense attention, mean over all layers."""
+    groups: Groups | None
+    """None for a dense model."""
+
+
+class Evaluator:
+    """One model of a run, compiled once per reading."""
+
+    def __init__(self, name: config.ModelName, run: config.Config, sample: Sample, batch_size: int):
+        self._name = name
+        self._run = run
+        self._graph = graph_of(run)
+        self._sample = sample
+        self._batch_size = batch_size
+        self._forward = jax.jit(partial(_forward, self._run, self._graph), static_argnames="reading")
+
+    def measure(self, params: Any, potentials: Any, reading: NamedReading) -> Measurement:
+        parts = [
+            jax.device_get(self._forward(params, potentials, inputs_BT, targets_BT, reading=reading.reading))
+            for inputs_BT, targets_BT in self._batches()
+        ]
+        sequences = self._sample.inputs_ST.shape[0]
+        nats_ST = np.concatenate([part.nats_BT for part in parts])[:sequences]
+        layers = focus_layers(self._run)
+        if not layers:
+            return Measurement(self._name, reading, nats_ST, 1.0, None)
+        layered = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1)[:, :sequences], *(p.layered for p in parts))
+        kept_fraction = self._kept_fraction(layered.kept_LB, nats_ST.shape[1])
+        return Measurement(self._name, reading, nats_ST, kept_fraction, Groups(layered.statistics, layered.best_LBT))
+
+    def _batches(self) -> Iterator[tuple[jax.Array, jax.Array]]:
+        """Batches of one shape; the last is filled up with sequences without targets."""
+        inputs_ST, targets_ST, _ = self._sample
+        missing = -len(inputs_ST) % self._batch_size
+        inputs_ST = np.pad(inputs_ST, ((0, missing), (0, 0)))
+        targets_ST = np.pad(targets_ST, ((0, missing), (0, 0)), constant_values=-1)
+        for first in range(0, len(inputs_ST), self._batch_size):
+            rows = slice(first, first + self._batch_size)
+            yield jax.device_put((inputs_ST[rows], targets_ST[rows]))
+
+    def _kept_fraction(self, kept_LS: np.ndarray, tokens: int) -> float:
+        dense = routing.causal_pairs(tokens)
+        dense_layers = self._run.model.layers - len(kept_LS)
+        return float((dense_layers + np.sum(np.mean(kept_LS, axis=1)) / dense) / self._run.model.layers)
+
+
+class _Layered(NamedTuple):
+    kept_LB: jax.Array
+    statistics: routing.GroupStatistics
+    best_LBT: jax.Array
+
+
+class _Part(NamedTuple):
+    nats_BT: jax.Array
+    layered: _Layered | None
+
+
+def _forward(
+    run: config.Config,
+    graph: nnx.GraphDef,
+    params: Any,
+    potentials: Any,
+    inputs_BT: jax.Array,
+    targets_BT: jax.Array,
+    *,
+    reading: Reading,
+) -> _Part:
+    logits_BTV, log_affinities = merge(graph, params, potentials)(inputs_BT, reading)
+    nats_BT = token_nats(logits_BTV, targets_BT)
+    if not log_affinities:
+        return _Part(nats_BT, None)
+    assert isinstance(run.attention, config.Focus)
+    log_affinity_LBTK = jnp.stack(log_affinities)
+    return _Part(
+        nats_BT,
+        _Layered(
+            kept_LB=jax.lax.map(partial(_kept_pairs, run.attention, reading), log_affinity_LBTK),
+            statistics=jax.vmap(routing.group_statistics)(log_affinity_LBTK),
+            best_LBT=jnp.argmax(log_affinity_LBTK, axis=-1).astype(jnp.uint8),
+        ),
+    )
+
+
+def _kept_pairs(focus: config.Focus, reading: Reading, log_affinity_BTK: jax.Array) -> jax.Array:
+    batch, tokens, _ = log_affinity_BTK.shape
+    if reading.routing == "soft":
+        return jnp.full(batch, routing.causal_pairs(tokens), jnp.float32)
+    membership = routing.memberships(log_affinity_BTK, top_k=reading.top_k, kind=focus.membership)
+    return routing.kept_pairs(membership, num_groups=focus.groups, window=focus.window)

@@ -1,0 +1,46 @@
+"""The ways in which a model is read when it is evaluated."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from focus_jax import config
+from focus_jax.model import AS_TRAINED, Reading
+
+
+class NamedReading(NamedTuple):
+    """A reading with the labels that go into metrics rows."""
+
+    reading: Reading
+    routing: str
+    """ "none" for a dense model, "soft" or "hard"."""
+    top_k: int | None
+    gate: str | None
+    """The gate that distant pairs carry."""
+    causal: bool
+
+    def labels(self) -> dict:
+        return {"routing": self.routing, "top_k": self.top_k, "gate": self.gate, "causal": self.causal}
+
+    def slug(self) -> str:
+        """Part of a file name."""
+        if self.routing != "hard":
+            return self.routing
+        return f"hard-{self.top_k}" + ("" if self.gate is None else f"-{self.gate}")
+
+
+def readings_of(run: config.Config, top_ks: Iterable[int]) -> list[NamedReading]:
+    """Dense: one. Focus: as trained first, then hard at each top_k: with the gate where the pattern can carry it (gate
+    `log`, membership `query`), and without."""
+    attention = run.attention
+    if isinstance(attention, config.Dense):
+        return [NamedReading(AS_TRAINED, "none", None, None, True)]
+    causal = attention.balance != "sinkhorn"
+    hard_gates = ["log", None] if attention.gate == "log" and attention.membership == "query" else [None]
+    soft = NamedReading(AS_TRAINED, "soft", None, attention.gate, causal)
+    hard = [
+        NamedReading(Reading("hard", top_k, gated=gate is not None), "hard", top_k, gate, causal)
+        for top_k in top_ks
+        # Without distant pairs there is nothing to gate.
+        for gate in (hard_gates if top_k else [None])
+    ]
+    return [soft, *hard]

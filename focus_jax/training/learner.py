@@ -1,0 +1,52 @@
+"""One model of a run while it trains: its state, its compiled step and the device time spent on it."""
+
+import time
+from typing import NamedTuple
+
+import jax
+
+from focus_jax import config
+from focus_jax.training.optimizer import make_optimizer
+from focus_jax.training.state import TrainState, graph_of, initial_state
+from focus_jax.training.step import StepMetrics, make_train_step
+
+
+class Dispatched(NamedTuple):
+    """A step that has been handed to the device."""
+
+    learner: "Learner"
+    step: int
+    metrics: StepMetrics
+    at: float
+
+
+class Learner:
+    """`run` is the config that this model is built from (the twin's own for the twin)."""
+
+    def __init__(self, name: config.ModelName, run: config.Config):
+        self.name = name
+        self.run = run
+        self.graph = graph_of(run)
+        self.seconds = 0.0
+        """Device time of this model's steps so far, from ready to ready."""
+        self._optimizer = make_optimizer(run)
+        self.state: TrainState
+
+    def initialise(self) -> None:
+        self.state = jax.jit(lambda: initial_state(self.run, self._optimizer))()
+
+    def abstract_state(self) -> TrainState:
+        return jax.eval_shape(lambda: initial_state(self.run, self._optimizer))
+
+    def compile(self) -> None:
+        """Compiles for the one batch shape of the run ahead of time, so that no later step can recompile."""
+        shape = (self.run.training.batch_size, self.run.training.sequence_length)
+        tokens_BT = jax.ShapeDtypeStruct(shape, "int32")
+        step = jax.jit(make_train_step(self.run, self.graph, self._optimizer), donate_argnums=0)
+        self._step = step.lower(self.state, tokens_BT, tokens_BT).compile()
+
+    def dispatch(self, step: int, inputs_BT: jax.Array, targets_BT: jax.Array) -> Dispatched:
+        """Hands step number `step` (from 1) to the device and returns without waiting for it."""
+        at = time.perf_counter()
+        self.state, metrics = self._step(self.state, inputs_BT, targets_BT)
+        return Dispatched(self, step, metrics, at)

@@ -1,0 +1,125 @@
+"""The training loop: every model of the run steps on the same batches."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import jax
+
+from focus_jax import config
+from focus_jax.data.batches import Batch
+from focus_jax.errors import UserError
+from focus_jax.training.learner import Dispatched, Learner
+from focus_jax.training.step import StepMetrics
+
+
+class Log(Protocol):
+    """What the loop needs of telemetry."""
+
+    def write(self, row: dict) -> None: ...
+
+    def progress(self, step: int) -> None: ...
+
+
+class Diverged(UserError):  # noqa: N818 - it names what happened to the run
+    """A loss or gradient that is not finite; the update was not applied."""
+
+    exit_code = 1
+
+
+def train(
+    run: config.Config,
+    learners: Sequence[Learner],
+    batches: Iterator[Batch],
+    *,
+    first_step: int,
+    log: Log,
+    at_checkpoint: Callable[[int], None],
+    stop_requested: Callable[[], bool],
+) -> int:
+    """Trains from `first_step` updates done to the end of the run, or until a stop is requested.
+
+    A step is dispatched before the metrics of the one before are read, so the host never keeps the device waiting.
+    `at_checkpoint(step)` is called with no step in flight: when a checkpoint is due and when the loop ends.
+
+    Returns the number of updates done. Raises Diverged.
+    """
+    reader = _Reader(run, learners, first_step, log)
+    in_flight: Dispatched | None = None
+    step = first_step
+    while step < run.training.steps:
+        step += 1
+        with jax.transfer_guard("disallow"):
+            inputs_BT, targets_BT = jax.device_put(tuple(next(batches)))
+            for learner in learners:
+                dispatched = learner.dispatch(step, inputs_BT, targets_BT)
+                reader.read(in_flight)
+                in_flight = dispatched
+        stopping = stop_requested()
+        if stopping or step == run.training.steps or step % run.checkpoint.every == 0:
+            reader.read(in_flight)
+            in_flight = None
+            at_checkpoint(step)
+        if stopping:
+            break
+    return step
+
+
+class _Reader:
+    """Waits for dispatched steps, in order, and tells what came of them."""
+
+    def __init__(self, run: config.Config, learners: Sequence[Learner], first_step: int, log: Log):
+        self._run = run
+        self._log = log
+        self._last = learners[-1]
+        self._tokens_per_step = run.training.batch_size * run.training.sequence_length
+        self._ready_at = 0.0
+        self._logged = {learner.name: (first_step, learner.seconds) for learner in learners}
+
+    def read(self, dispatched: Dispatched | None) -> None:
+        if dispatched is None:
+            return
+        learner, step, metrics, dispatched_at = dispatched
+        jax.block_until_ready(metrics)
+        now = time.perf_counter()
+        # The device was idle where nothing had been dispatched: during evaluation, or when data came late.
+        learner.seconds += now - max(self._ready_at, dispatched_at)
+        self._ready_at = now
+        values = jax.device_get(metrics)
+        if not values.applied:
+            self._diverged(learner, step, values)
+        if step % self._run.telemetry.log_every == 0 or step == self._run.training.steps:
+            self._write(learner, step, values)
+        if learner is self._last:
+            self._log.progress(step)
+
+    def _write(self, learner: Learner, step: int, values: StepMetrics) -> None:
+        logged_step, logged_seconds = self._logged[learner.name]
+        self._logged[learner.name] = step, learner.seconds
+        self._log.write(
+            {
+                "kind": "train",
+                "step": step,
+                "tokens": step * self._tokens_per_step,
+                "model": learner.name,
+                "loss": float(values.loss),
+                "grad_norm": float(values.grad_norm),
+                "lr": float(values.lr),
+                "seconds": learner.seconds,
+                "tokens_per_second": (step - logged_step) * self._tokens_per_step / (learner.seconds - logged_seconds),
+            }
+        )
+
+    def _diverged(self, learner: Learner, step: int, values: StepMetrics) -> None:
+        what = f"loss {values.loss} and gradient norm {values.grad_norm} of {learner.name} are not both finite"
+        self._log.write(
+            {
+                "kind": "event",
+                "step": step,
+                "tokens": step * self._tokens_per_step,
+                "name": "not finite",
+                "message": what,
+                "model": learner.name,
+            }
+        )
+        raise Diverged(f"step {step}: {what}; that update was not applied")

@@ -153,21 +153,42 @@ def llama(*, vocab_size: int, width: int, layers: int, heads: int, kv_heads: int
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Section):
-    """Where the text comes from and how it becomes tokens."""
+    """Where the text comes from and how it becomes tokens (README, "Data")."""
 
-    source: Literal["stdlib", "text"] = "stdlib"
-    """The Python standard library's own sources, or local text files."""
+    source: Literal["stdlib", "text", "tfds"] = "stdlib"
+    """The Python standard library's own sources, local text files, or a data set of tensorflow-datasets."""
     files: tuple[str, ...] = ()
-    """Globs of the text files; source="text" only."""
+    """Globs of the text files, a document each; source="text" only."""
     validation_files: tuple[str, ...] = ()
-    """Globs of the text files held out; empty holds out validation_fraction of the files."""
+    """Globs of the text files held out of training; empty holds out validation_fraction; source="text" only."""
+    dataset: str = ""
+    """The data set as tensorflow-datasets names it, NAME[/CONFIG][:VERSION]; source="tfds" only."""
+    dataset_folder: str = ""
+    """Folder that data sets were prepared in (data_dir); empty is tensorflow-datasets' own; source="tfds" only."""
+    split: str = "train"
+    """Split trained on; slices work, "train[:10%]"; source="tfds" only."""
+    validation_split: str = ""
+    """Split held out, "validation" or a slice; empty holds out validation_fraction from the end of `split`;
+    source="tfds" only."""
+    text_field: str = "text"
+    """Feature that holds the text of an example; source="tfds" only."""
     validation_fraction: OpenFraction = 0.05
-    """Share of the files held out when none are named."""
+    """Share of the text that is held out (whole documents) when nothing is named for it."""
+    max_document_bytes: Annotated[int, Field(ge=1, le=2**31)] = 32 * 2**20
+    """A longer document is refused by name: one is held in memory whole, at about 10 bytes per byte of text, or 150
+    where a tokenizer.json cannot be applied line by line."""
     tokenizer: str = "bytes"
-    """"bytes", "trained" (a byte-level BPE of model.vocab_size tokens, trained on the training files), or the path of
-    a Hugging Face tokenizer.json."""
+    """"bytes" (257 tokens), "gpt2" (50,257), "trained" (a byte-level BPE of model.vocab_size tokens, trained on the
+    training text), or the path of a Hugging Face tokenizer.json."""
+    eos_token: str = ""
+    """Token that ends a document; empty finds it (tokenizer_config.json beside the tokenizer.json, then the usual
+    names); tokenizer=PATH only."""
     store: str
     """Folder of the token store: built once, then reused; refused where it was made from something else."""
+    mixture: tuple[tuple[str, PositiveFloat], ...] = ()
+    """Further token stores to train on, each a folder and its weight; held-out text is that of `store` alone."""
+    weight: PositiveFloat = 1.0
+    """Weight of `store` itself beside those of `mixture`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Corpus → tokenizer → token store → batches."""

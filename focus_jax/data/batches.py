@@ -1,0 +1,163 @@
+"""Batches of windows: a window is T + 1 consecutive tokens of a split, of which T are inputs and T are targets.
+
+Windows do not overlap, and documents within one are joined by the end-of-document token: attention crosses them.
+Letters: B sequences of a batch, T tokens of a sequence, S = T + 1.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+import grain
+import numpy as np
+
+from focus_jax.data.store import Split, TokenStore
+from focus_jax.errors import UserError
+
+# One reading thread, a few batches ahead: reading takes a small part of a core, and order does not depend on it.
+READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+# Grain's shuffle counts in 32 bits.
+LONGEST_CYCLE = 2**32
+
+
+class Batch(NamedTuple):
+    """Training sequences: targets are the next tokens."""
+
+    inputs_BT: np.ndarray
+    targets_BT: np.ndarray
+
+
+class EvaluationBatch(NamedTuple):
+    """Held-out sequences; where there is no target it is −1, and so is its document."""
+
+    inputs_BT: np.ndarray
+    targets_BT: np.ndarray
+    documents_BT: np.ndarray
+    """Number of the document in the validation text that the target belongs to."""
+
+
+def train_batches(
+    store: TokenStore,
+    *,
+    sequence_length: int,
+    batch_size: int,
+    seed: int,
+    first_step: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Iterator[Batch]:
+    """Endless batches from `first_step` on. Batch n is a pure function of (seed, n), computed at no cost for any n.
+
+    Windows are drawn without replacement within an epoch, in an order that is computed, not stored. A process gets its
+    rows of the global batch, [process_index·B/P, (process_index + 1)·B/P), and reads no others. With a mixture, windows
+    come from the stores in exactly the proportions of their weights.
+
+    Raises UserError where a store is shorter than one sequence, or the rows do not divide among the processes.
+    """
+    if batch_size % process_count:
+        raise UserError(f"training.batch_size: {batch_size} does not divide among {process_count} processes")
+    parts = store.mixture or ((store, 1.0),)
+    shuffled = [
+        grain.MapDataset.source(_Windows(part.train, sequence_length, f"the training text of {part.folder}"))
+        .shuffle(seed=_seed_of(seed, number))
+        .repeat()
+        for number, (part, _) in enumerate(parts)
+    ]
+    windows = (
+        grain.MapDataset.select_from_datasets(shuffled, _Proportions([weight for _, weight in parts], seed))
+        if store.mixture
+        else shuffled[0]
+    )
+    # Part n·P + p of the batches of B/P rows is process p's share of batch n.
+    rows = windows.batch(batch_size // process_count)[process_index::process_count][first_step:]
+    return iter(rows.map(_split_window).to_iter_dataset(READ))
+
+
+def evaluation_batches(
+    store: TokenStore, *, sequence_length: int, sequences: int, batch_size: int, seed: int
+) -> Iterator[EvaluationBatch]:
+    """A fixed sample of held-out windows: one from each of `sequences` equal stretches of the validation text.
+
+    The sample and its order depend on the sequence length, the number of sequences and the seed, not on `batch_size`;
+    the last batch is filled up with rows without targets. Raises UserError where the validation text is too short.
+    """
+    windows = _Windows(store.validation, sequence_length, f"the validation text of {store.folder}")
+    if len(windows) < sequences:
+        raise UserError(
+            f"evaluation.sequences: {sequences} sequences of {sequence_length} tokens, and the validation text of "
+            f"{store.folder} has {len(windows)}; ask for fewer, or hold out more text"
+        )
+    edges = np.arange(sequences + 1) * len(windows) // sequences
+    chosen = np.random.default_rng(seed).integers(edges[:-1], edges[1:])
+    return (
+        _evaluation_batch(store.validation, windows, chosen[start : start + batch_size], batch_size)
+        for start in range(0, sequences, batch_size)
+    )
+
+
+class _Windows:
+    """Window i of a split is its tokens i·T … i·T + T: the last target of one is the first input of the next."""
+
+    def __init__(self, split: Split, sequence_length: int, name: str) -> None:
+        self._split = split
+        self._T = sequence_length
+        self._count = max(0, (split.tokens - 1) // sequence_length)
+        if not self._count:
+            raise UserError(f"training.sequence_length: {sequence_length}, and {name} has only {split.tokens} tokens")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._split.read(index * self._T, (index + 1) * self._T + 1)
+
+    def __repr__(self) -> str:
+        return f"_Windows({self._count})"
+
+
+class _Proportions(grain.transforms.DatasetSelectionMap):
+    """Draws from stores in turns: each cycle takes exactly the weights' share from each, in a computed random order."""
+
+    def __init__(self, weights: list[float], seed: int) -> None:
+        exact = [Fraction(repr(weight)) for weight in weights]
+        unit = Fraction(math.gcd(*(e.numerator for e in exact)), math.lcm(*(e.denominator for e in exact)))
+        self._shares = [int(e / unit) for e in exact]
+        self._starts = np.cumsum([0, *self._shares])
+        self._cycle = sum(self._shares)
+        self._seed = _seed_of(seed, len(weights))
+        if self._cycle > LONGEST_CYCLE:
+            raise UserError(f"data.mixture: weights {weights} are too finely divided; round them")
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        cycle, turn = divmod(index, self._cycle)
+        place = grain.experimental.index_shuffle(
+            turn, max_index=self._cycle - 1, seed=(self._seed + cycle) % 2**32, rounds=4
+        )
+        store = int(np.searchsorted(self._starts, place, side="right")) - 1
+        return store, cycle * self._shares[store] + place - int(self._starts[store])
+
+
+def _seed_of(seed: int, stream: int) -> int:
+    """Grain reaches the next epoch's order by adding 1, so neighbouring seeds would share their orders."""
+    return int(np.random.SeedSequence([seed, stream]).generate_state(1)[0])
+
+
+def _split_window(tokens_BS: np.ndarray) -> Batch:
+    return Batch(np.ascontiguousarray(tokens_BS[:, :-1]), np.ascontiguousarray(tokens_BS[:, 1:]))
+
+
+def _evaluation_batch(split: Split, windows: _Windows, chosen: np.ndarray, batch_size: int) -> EvaluationBatch:
+    tokens_BS = np.stack([windows[int(index)] for index in chosen])
+    T = tokens_BS.shape[1] - 1
+    documents_BT = split.document_of(chosen[:, None] * T + np.arange(1, T + 1))
+    rows = ((0, batch_size - len(chosen)), (0, 0))
+    return EvaluationBatch(
+        inputs_BT=np.pad(tokens_BS[:, :-1], rows),
+        targets_BT=np.pad(tokens_BS[:, 1:], rows, constant_values=-1),
+        documents_BT=np.pad(documents_BT, rows, constant_values=-1),
+    )

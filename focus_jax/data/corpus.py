@@ -1,0 +1,63 @@
+"""What a token store is made from: two splits of documents, cut into parts, and a description to know it by again."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from focus_jax.data.documents import Document, Part
+from focus_jax.errors import UserError
+
+# Text per shard: small enough to lose little when a build is killed, large enough for few files.
+PART_BYTES = 64 * 2**20
+
+
+class MissingCorpusError(UserError):
+    """The text is not on this machine; a finished store of it can still be used."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The documents of a data source. Its parts do not depend on the machine or the number of processes."""
+
+    description: dict[str, str | int]
+    """Recorded in the store and compared when it is opened again; cheap to compute, so not the content's hash."""
+    train: tuple[Part, ...]
+    validation: tuple[Part, ...]
+    modified_ns: int
+    """When any of the text last changed (0: it never does)."""
+
+    def splits(self) -> dict[str, tuple[Part, ...]]:
+        return {"train": self.train, "validation": self.validation}
+
+
+class TextHash:
+    """SHA-256 of a part's documents: names do not count, boundaries do."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def update(self, text_utf8: bytes) -> None:
+        self._hash.update(len(text_utf8).to_bytes(8, "little"))
+        self._hash.update(text_utf8)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def is_empty(document: Document) -> bool:
+    """A document without anything to learn from; it is skipped."""
+    return not document.text.strip()
+
+
+def part_hash(part: Part) -> str:
+    """The hash of a part's text, read anew."""
+    text_hash = TextHash()
+    for document in part.documents():
+        if not is_empty(document):
+            text_hash.update(document.text.encode())
+    return text_hash.hexdigest()
+
+
+def combined_hash(hashes: Iterable[tuple[str, str]]) -> str:
+    """The corpus hash, from the split and the text hash of every part in order."""
+    return hashlib.sha256("\n".join(f"{split} {digest}" for split, digest in hashes).encode()).hexdigest()

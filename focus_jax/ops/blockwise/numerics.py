@@ -1,0 +1,60 @@
+"""Powers of two, and merging of partial softmaxes. Logits are kept in units of log 2: softmax(s) = 2^(s·LOG2_E) / Σ.
+
+Letters as in attention.py; X stands for any shape.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+LOG2_E = math.log2(math.e)
+LN_2 = math.log(2.0)
+FLOOR = -1e30
+"""Stands for −∞ in running maxima, so that differences of maxima stay numbers."""
+
+# 2^f for |f| ≤ ½ to one unit in the last place of float32: Taylor series of exp(f·ln 2).
+COEFFICIENTS = tuple(LN_2**n / math.factorial(n) for n in range(7))
+EXPONENT_BITS = 23
+
+
+def exp2(x_X: jax.Array) -> jax.Array:
+    """2^x in float32 for x below 128, exactly 0 for x ≤ −127. Half the time of the compiler's own on a CPU."""
+    x_X = jnp.maximum(x_X, -127.0)
+    whole_X = jnp.round(x_X)
+    fraction_X = x_X - whole_X
+    mantissa_X = jnp.full_like(x_X, COEFFICIENTS[-1])
+    for coefficient in COEFFICIENTS[-2::-1]:
+        mantissa_X = mantissa_X * fraction_X + coefficient
+    bits_X = lax.bitcast_convert_type(mantissa_X, jnp.int32) + (whole_X.astype(jnp.int32) << EXPONENT_BITS)
+    return lax.bitcast_convert_type(bits_X, jnp.float32)
+
+
+def matmul(equation: str, a_X: jax.Array, b_X: jax.Array) -> jax.Array:
+    """In the type of the caller's arrays (a float32 intermediate is rounded to it), summed in float32."""
+    dtype = min(a_X.dtype, b_X.dtype, key=lambda dtype: dtype.itemsize)
+    return jnp.einsum(equation, a_X.astype(dtype), b_X.astype(dtype), preferred_element_type=jnp.float32)
+
+
+def add_at(sums_X: jax.Array, part_X: jax.Array, start: jax.Array, *, axis: int) -> jax.Array:
+    """Adds a part to the slice of the sums that begins at `start`."""
+    old_X = lax.dynamic_slice_in_dim(sums_X, start, part_X.shape[axis], axis=axis)
+    return lax.dynamic_update_slice_in_dim(sums_X, old_X + part_X, start, axis=axis)
+
+
+def fold_heads(rows_XHC: jax.Array, J: int) -> jax.Array:
+    """The rows of the G = H/J query heads of a key/value head, one after the other: R = G·X."""
+    X, H, C = rows_XHC.shape
+    return rows_XHC.transpose(1, 0, 2).reshape(J, H // J * X, C)
+
+
+def unfold_heads(rows_JRC: jax.Array, X: int) -> jax.Array:
+    """The inverse of fold_heads."""
+    J, R, C = rows_JRC.shape
+    return rows_JRC.reshape(J * (R // X), X, C).transpose(1, 0, 2)
+
+
+def pad_to(rows_T_: jax.Array, length: int) -> jax.Array:
+    """Zeros after the last row."""
+    return jnp.pad(rows_T_, ((0, length - len(rows_T_)), *[(0, 0)] * (rows_T_.ndim - 1)))

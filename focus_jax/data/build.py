@@ -54,12 +54,14 @@ def build(data: config.Data, vocab_size: int, corpus: Corpus) -> None:
         unfinished.replace(store)
 
 
-def difference(origin: Origin, data: config.Data, corpus: Corpus | None) -> str | None:
-    """What differs between what a store was made from and what the config asks for now, in words; None if nothing."""
-    if corpus is not None and origin.corpus != corpus.description:
-        keys = origin.corpus.keys() | corpus.description.keys()
-        key = min(key for key in keys if origin.corpus.get(key) != corpus.description.get(key))
-        return f"a corpus whose {key} was {origin.corpus.get(key)} and is now {corpus.description.get(key)}"
+def difference(origin: Origin, data: config.Data, description: dict[str, str | int]) -> str | None:
+    """What differs between what a store was made from and what the config asks for now, in words; None if nothing.
+
+    Only the entries that the description has are compared.
+    """
+    for key, now in description.items():
+        if origin.corpus.get(key) != now:
+            return f"another corpus: its {key.replace('_', ' ')} was {origin.corpus.get(key)!r} and is now {now!r}"
     if data.tokenizer in ("bytes", "gpt2", "trained"):
         same = origin.tokenizer.kind == data.tokenizer
     else:
@@ -84,7 +86,7 @@ def _origin(data: config.Data, vocab_size: int, corpus: Corpus, unfinished: Path
     record = unfinished / "origin.json"
     if record.exists():
         origin = manifest.read(Origin, record)
-        if what := difference(origin, data, corpus):
+        if what := difference(origin, data, corpus.description):
             raise UserError(
                 f"data.store: {unfinished} is an unfinished build from {what}; delete it or finish it first"
             )

@@ -7,12 +7,22 @@ from dataclasses import dataclass
 from focus_jax.data.documents import Document, Part
 from focus_jax.errors import UserError
 
-# Text per shard: small enough to lose little when a build is killed, large enough for few files.
-PART_BYTES = 64 * 2**20
+# Text per shard: a split is cut in this many, as work for many processes that is little to lose in a kill, unless they
+# would be smaller or larger than is sensible for files.
+PARTS = 64
+SMALLEST_PART, LARGEST_PART = 8 * 2**20, 256 * 2**20
 
 
 class MissingCorpusError(UserError):
     """The text is not on this machine; a finished store of it can still be used."""
+
+    def __init__(self, message: str, description: dict[str, str | int]) -> None:
+        super().__init__(message, description)
+        self.description = description
+        """The entries of Corpus.description that are known without the text."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,11 @@ class Corpus:
 
     def splits(self) -> dict[str, tuple[Part, ...]]:
         return {"train": self.train, "validation": self.validation}
+
+
+def bytes_per_part(split_bytes: int) -> int:
+    """How much text of a split goes into one part."""
+    return min(max(split_bytes // PARTS, SMALLEST_PART), LARGEST_PART)
 
 
 class TextHash:

@@ -122,11 +122,13 @@ def _pieces(part: Part, tokenizer: Tokenizer, shard: "_ShardWriter") -> Iterator
 def _calls(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
     """Groups pieces until they are worth a call of the tokenizer library."""
     group: list[_Piece] = []
+    length = 0
     for piece in pieces:
         group.append(piece)
-        if sum(len(piece.text) for piece in group) >= CALL:
+        length += len(piece.text)
+        if length >= CALL:
             yield group
-            group = []
+            group, length = [], 0
     if group:
         yield group
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from focus_jax import config
-from focus_jax.data.corpus import PART_BYTES, Corpus, MissingCorpusError
+from focus_jax.data.corpus import Corpus, MissingCorpusError, bytes_per_part
 from focus_jax.data.documents import Document, check_length, clean
 from focus_jax.errors import UserError
 
@@ -67,7 +67,7 @@ def _matches(field: str, patterns: tuple[str, ...]) -> set[Path]:
         names = glob.glob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207 (pathlib's takes no absolute pattern)
         found = {Path(name).resolve() for name in names if Path(name).is_file()}
         if not found:
-            raise MissingCorpusError(f"{field}: {pattern!r} matches no file")
+            raise MissingCorpusError(f"{field}: {pattern!r} matches no file", {"source": "text"})
         paths |= found
     return paths
 
@@ -101,11 +101,12 @@ def _corpus(
 
 
 def _parts(data: config.Data, root: Path, sizes: dict[str, int]) -> tuple[FilePart, ...]:
-    """Consecutive files in parts of about PART_BYTES, whatever the number of processes."""
+    """Consecutive files, whole."""
+    capacity = bytes_per_part(sum(sizes.values()))
     groups: list[list[str]] = []
-    filled = PART_BYTES
+    filled = capacity
     for name, size in sizes.items():
-        if filled + size > PART_BYTES:
+        if filled + size > capacity:
             groups.append([])
             filled = 0
         groups[-1].append(name)

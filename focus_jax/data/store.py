@@ -107,18 +107,11 @@ def open_store(data: config.Data, vocab_size: int) -> TokenStore:
     """
     check(data, vocab_size)
     folder = Path(data.store)
-    try:
-        corpus = open_corpus(data)
-    except MissingCorpusError as error:
-        if not (folder / manifest.FILE).exists():
-            raise
-        print(f"note: {error}; the finished store {folder} is used as it is", file=sys.stderr)
-        corpus = None
-    if not (folder / manifest.FILE).exists():
-        assert corpus is not None
+    corpus, description = _find_corpus(data)
+    if corpus is not None and not (folder / manifest.FILE).exists():
         build(data, vocab_size, corpus)
     store = open_finished(folder)
-    if what := difference(store.manifest.origin, data, corpus) or _changed(store, corpus):
+    if what := difference(store.manifest.origin, data, description) or _changed(store, corpus):
         raise UserError(
             f"data.store: {folder} was made from {what}; delete the folder to build it anew, or name another"
         )
@@ -140,6 +133,18 @@ def open_finished(folder: Path) -> TokenStore:
     if sum(size for _, size, _ in whole.files()) <= VERIFIED_WHEN_OPENED:
         manifest.check_hashes(whole, folder)
     return TokenStore(folder, whole)
+
+
+def _find_corpus(data: config.Data) -> tuple[Corpus | None, dict[str, str | int]]:
+    """The corpus and its description. A finished store does not need the text, so that it can be copied elsewhere."""
+    try:
+        corpus = open_corpus(data)
+    except MissingCorpusError as error:
+        if not (Path(data.store) / manifest.FILE).exists():
+            raise
+        print(f"note: {error}; the finished store {data.store} is used without comparing it", file=sys.stderr)
+        return None, error.description
+    return corpus, corpus.description
 
 
 def _changed(store: TokenStore, corpus: Corpus | None) -> str | None:

@@ -47,7 +47,7 @@ def make_train_step(run: config.Config, graph: nnx.GraphDef, optimizer: optax.Gr
 
     def train_step(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> tuple[TrainState, StepMetrics]:
         sums = _accumulate(run, graph, state, inputs_BT, targets_BT)
-        grad_norm = optax.global_norm(sums.gradients)
+        grad_norm = optax.tree.norm(sums.gradients)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
         update = partial(_updated, run, optimizer, schedule)
         new_state = jax.lax.cond(finite, update, lambda state, sums: state, state, sums)

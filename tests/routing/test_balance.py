@@ -1,0 +1,77 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focus_jax import routing
+
+
+def scores(seed: int, *shape: int, std: float = 1.0) -> jax.Array:
+    return std * jax.random.normal(jax.random.key(seed), shape)
+
+
+def test_sinkhorn_is_the_published_iteration():
+    score_BTK = scores(0, 2, 50, 4)
+    expected_BTK = np.exp(np.asarray(score_BTK, np.float64))
+    for _ in range(10):
+        expected_BTK /= expected_BTK.sum(axis=1, keepdims=True)
+        expected_BTK /= expected_BTK.sum(axis=2, keepdims=True)
+    found_BTK = routing.log_affinities(score_BTK, jnp.zeros(4), balance="sinkhorn", sinkhorn_rounds=10)
+    np.testing.assert_allclose(np.exp(found_BTK), expected_BTK, rtol=1e-5)
+
+
+def test_sinkhorn_survives_scores_that_overflow_the_plain_domain():
+    found_BTK = routing.log_affinities(
+        scores(0, 1, 50, 4, std=300), jnp.zeros(4), balance="sinkhorn", sinkhorn_rounds=10
+    )
+    assert np.isfinite(np.exp(found_BTK)).all()
+
+
+def test_one_potential_reproduces_a_converged_sinkhorn():
+    """method.md: Sinkhorn's result is softmax(score + v)."""
+    score_BTK = scores(1, 1, 200, 4)
+    balanced_BTK = routing.log_affinities(score_BTK, jnp.zeros(4), balance="sinkhorn", sinkhorn_rounds=200)
+    potential_K = jnp.mean(balanced_BTK - score_BTK - (balanced_BTK - score_BTK)[..., :1], axis=(0, 1))
+    carried_BTK = routing.log_affinities(score_BTK, potential_K, balance="carried", sinkhorn_rounds=1)
+    np.testing.assert_allclose(carried_BTK, balanced_BTK, atol=1e-4)
+
+
+def test_carried_potentials_balance_a_biased_router():
+    score_BTK = scores(2, 1, 4000, 4) + jnp.array([3.0, 0.0, 0.0, -3.0])
+    potential_K = jnp.zeros(4)
+    for _ in range(300):
+        log_affinity_BTK = routing.log_affinities(score_BTK, potential_K, balance="carried", sinkhorn_rounds=1)
+        potential_K = routing.next_potential(potential_K, jnp.exp(log_affinity_BTK).mean(axis=(0, 1)), 0.1)
+    np.testing.assert_allclose(jnp.exp(log_affinity_BTK).mean(axis=(0, 1)), 0.25, atol=0.01)
+    np.testing.assert_allclose(potential_K.sum(), 0, atol=1e-5)
+
+
+def test_an_empty_group_is_pulled_back_at_a_bounded_rate():
+    moved_K = routing.next_potential(jnp.zeros(4), jnp.array([0.0, 0.5, 0.25, 0.25]), 1.0)
+    assert np.isfinite(moved_K).all()
+    assert moved_K[0] == moved_K.max()
+
+
+@pytest.mark.parametrize("balance", ["carried", "sinkhorn", "none"])
+def test_affinities_sum_to_one(balance):
+    found_BTK = routing.log_affinities(scores(3, 2, 9, 5), jnp.arange(5.0), balance=balance, sinkhorn_rounds=3)
+    np.testing.assert_allclose(jnp.exp(found_BTK).sum(-1), 1, rtol=1e-5)
+
+
+def test_without_balance_potentials_do_nothing():
+    score_BTK = scores(4, 1, 9, 3)
+    with_BTK, without_BTK = (
+        routing.log_affinities(score_BTK, v_K, balance="none", sinkhorn_rounds=1)
+        for v_K in (jnp.arange(3.0), jnp.zeros(3))
+    )
+    np.testing.assert_array_equal(with_BTK, without_BTK)
+
+
+def test_scores_are_computed_in_float32_whatever_the_input():
+    hidden_BTD = scores(5, 1, 8, 64)
+    projection_DR, centroids_KR = scores(6, 64, 16), scores(7, 4, 16)
+    rounded = routing.scores(hidden_BTD.astype(jnp.bfloat16), projection_DR, centroids_KR, 0.1)
+    expected = np.asarray(hidden_BTD.astype(jnp.bfloat16), np.float64) @ np.asarray(projection_DR, np.float64)
+    expected = expected @ np.asarray(centroids_KR, np.float64).T / 0.1
+    assert rounded.dtype == jnp.float32
+    np.testing.assert_allclose(rounded, expected, rtol=2e-4, atol=2e-2)

@@ -5,7 +5,6 @@ Letters: B sequences of a batch, T tokens of a sequence, S = T + 1.
 """
 
 import math
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
@@ -18,8 +17,8 @@ from focus_jax.errors import UserError
 
 # One reading thread, a few batches ahead: reading takes a small part of a core, and order does not depend on it.
 READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-# Grain's shuffle counts in 32 bits.
-LONGEST_CYCLE = 2**32
+# Windows in an endless sequence. Grain's own endless length overflows in its batching.
+ENDLESS = 2**48
 
 
 class Batch(NamedTuple):
@@ -60,9 +59,7 @@ def train_batches(
         raise UserError(f"training.batch_size: {batch_size} does not divide among {process_count} processes")
     parts = store.mixture or ((store, 1.0),)
     shuffled = [
-        grain.MapDataset.source(_Windows(part.train, sequence_length, f"the training text of {part.folder}"))
-        .shuffle(seed=_seed_of(seed, number))
-        .repeat()
+        _endless(_Windows(part.train, sequence_length, f"the training text of {part.folder}"), _seed_of(seed, number))
         for number, (part, _) in enumerate(parts)
     ]
     windows = (
@@ -97,6 +94,11 @@ def evaluation_batches(
     )
 
 
+def _endless(windows: "_Windows", seed: int) -> grain.MapDataset:
+    """Epoch after epoch, each in another order."""
+    return grain.MapDataset.source(windows).shuffle(seed=seed).repeat(ENDLESS // len(windows) + 1)
+
+
 class _Windows:
     """Window i of a split is its tokens i·T … i·T + T: the last target of one is the first input of the next."""
 
@@ -118,28 +120,33 @@ class _Windows:
 
 
 class _Proportions(grain.transforms.DatasetSelectionMap):
-    """Draws from stores in turns: each cycle takes exactly the weights' share from each, in a computed random order."""
+    """Whose turn it is: spread evenly, never more than the number of stores away from the exact proportions of the
+    weights, and equal to them after every full cycle. (Grain's own mixing rounds the weights.)"""
 
     def __init__(self, weights: list[float], seed: int) -> None:
         exact = [Fraction(repr(weight)) for weight in weights]
         unit = Fraction(math.gcd(*(e.numerator for e in exact)), math.lcm(*(e.denominator for e in exact)))
         self._shares = [int(e / unit) for e in exact]
-        self._starts = np.cumsum([0, *self._shares])
-        self._cycle = sum(self._shares)
-        self._seed = _seed_of(seed, len(weights))
-        if self._cycle > LONGEST_CYCLE:
-            raise UserError(f"data.mixture: weights {weights} are too finely divided; round them")
+        self._first_turn = _seed_of(seed, len(weights)) % sum(self._shares)
+        self._before_first = self._draws(self._first_turn)
 
     def __len__(self) -> int:
-        return sys.maxsize
+        return ENDLESS
 
     def __getitem__(self, index: int) -> tuple[int, int]:
-        cycle, turn = divmod(index, self._cycle)
-        place = grain.experimental.index_shuffle(
-            turn, max_index=self._cycle - 1, seed=(self._seed + cycle) % 2**32, rounds=4
-        )
-        store = int(np.searchsorted(self._starts, place, side="right")) - 1
-        return store, cycle * self._shares[store] + place - int(self._starts[store])
+        before, after = self._draws(self._first_turn + index), self._draws(self._first_turn + index + 1)
+        store = next(store for store, drawn in enumerate(after) if drawn > before[store])
+        return store, before[store] - self._before_first[store]
+
+    def _draws(self, turns: int) -> list[int]:
+        """How often each store has been drawn from: the first takes its share, the next its share of what is left, …"""
+        draws = []
+        shares_left = sum(self._shares)
+        for share in self._shares:
+            turns_left = turns * (shares_left - share) // shares_left
+            draws.append(turns - turns_left)
+            turns, shares_left = turns_left, shares_left - share
+        return draws
 
 
 def _seed_of(seed: int, stream: int) -> int:

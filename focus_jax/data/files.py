@@ -1,5 +1,6 @@
 """Corpora made of files, one document a file: local text, and the Python standard library's own sources."""
 
+import codecs
 import glob
 import hashlib
 import os
@@ -74,15 +75,16 @@ def _matches(field: str, patterns: tuple[str, ...]) -> set[Path]:
 
 def _held_out(files: dict[str, os.stat_result], data: config.Data) -> set[str]:
     """Whole files in the order of their names' hashes, up to the fraction asked for; at least one."""
-    if len(files) < 2:
+    sizes = {name: stat.st_size for name, stat in files.items() if stat.st_size > len(codecs.BOM_UTF8)}
+    if len(sizes) < 2:
         raise UserError("data.validation_files: the corpus is one file, so none can be held out; name files for it")
-    budget = data.validation_fraction * sum(stat.st_size for stat in files.values())
+    budget = data.validation_fraction * sum(sizes.values())
     held_out: set[str] = set()
-    for name in sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest()):
-        if files[name].st_size <= budget:
+    for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        if sizes[name] <= budget:
             held_out.add(name)
-            budget -= files[name].st_size
-    return held_out or {min(files, key=lambda name: (files[name].st_size, name))}
+            budget -= sizes[name]
+    return held_out or {min(sizes, key=lambda name: (sizes[name], name))}
 
 
 def _corpus(
@@ -104,9 +106,9 @@ def _parts(data: config.Data, root: Path, sizes: dict[str, int]) -> tuple[FilePa
     """Consecutive files, whole."""
     capacity = bytes_per_part(sum(sizes.values()))
     groups: list[list[str]] = []
-    filled = capacity
+    filled = 0
     for name, size in sizes.items():
-        if filled + size > capacity:
+        if not groups or filled + size > capacity:
             groups.append([])
             filled = 0
         groups[-1].append(name)

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from tqdm import tqdm
 
 from focus_jax.data.tokenizer import TokenizerRecord
 from focus_jax.errors import UserError
@@ -116,9 +117,9 @@ def check_sizes(manifest: Manifest, folder: Path) -> None:
             raise UserError(f"data.store: {folder / name} has {actual:,} bytes instead of {size:,}; {_remedy(folder)}")
 
 
-def check_hashes(manifest: Manifest, folder: Path) -> None:
+def check_hashes(manifest: Manifest, folder: Path, *, progress: bool = False) -> None:
     """Refuses shards whose content changed; reads all of it."""
-    for name, _, expected in manifest.files():
+    for name, _, expected in tqdm(manifest.files(), desc="verifying", disable=not progress):
         with (folder / name).open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
         if actual != expected:

@@ -122,12 +122,10 @@ def open_store(data: config.Data, vocab_size: int) -> TokenStore:
     return _mixed(store, data)
 
 
-def open_finished(folder: Path) -> TokenStore:
-    """Opens a store by its folder alone. Raises UserError where it is none, or is damaged."""
+def open_finished(folder: Path, field: str = "data.store") -> TokenStore:
+    """Opens a store by its folder alone. Raises UserError where it is none (naming the field), or is damaged."""
     if not (folder / manifest.FILE).exists():
-        raise UserError(
-            f"data.store: {folder} is no finished token store; make it with python -m focus_jax.data.prepare"
-        )
+        raise UserError(f"{field}: {folder} is no finished token store; make it by python -m focus_jax.data.prepare")
     whole = manifest.read(Manifest, folder / manifest.FILE)
     manifest.check_sizes(whole, folder)
     if sum(size for _, size, _ in whole.files()) <= VERIFIED_WHEN_OPENED:
@@ -158,7 +156,7 @@ def _changed(store: TokenStore, corpus: Corpus | None) -> str | None:
 def _mixed(store: TokenStore, data: config.Data) -> TokenStore:
     if not data.mixture:
         return store
-    others = [(open_finished(Path(folder)), weight) for folder, weight in data.mixture]
+    others = [(open_finished(Path(folder), "data.mixture"), weight) for folder, weight in data.mixture]
     for other, _ in others:
         if other.tokenizer_hash != store.tokenizer_hash:
             raise UserError(f"data.mixture: {other.folder} was made by another tokenizer than {store.folder}")

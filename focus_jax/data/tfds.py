@@ -36,10 +36,9 @@ class ExamplePart:
         examples = _examples(self.folder, self.split)
         for index in range(self.start + start, self.stop, step):
             name = f"{self.folder} {self.split}, example {index}"
-            try:
-                text = examples[index][self.text_field]
-            except Exception as error:  # ArrayRecord and the decoder raise many types for damaged files
-                raise UserError(f"data.dataset: {name} cannot be read ({error}); prepare the data set again") from error
+            text = _text(examples, index, self.text_field)
+            if text is None:
+                raise UserError(f"data.dataset: {name} is damaged; prepare the data set again")
             check_length(len(text), name, self.max_document_bytes)
             yield Document(name, clean(text, name))
 
@@ -153,6 +152,14 @@ def _parts(builder: Any, data: config.Data, split: str, start: int, stop: int) -
         )
         for first in range(start, stop, length)
     )
+
+
+def _text(examples: Sequence[dict[str, Any]], index: int, text_field: str) -> bytes | None:
+    """The text of an example; None where the file is damaged, which ArrayRecord answers with nothing or an exception."""
+    try:
+        return examples[index][text_field]
+    except Exception:
+        return None
 
 
 @lru_cache(maxsize=2)

@@ -155,7 +155,7 @@ def _parts(builder: Any, data: config.Data, split: str, start: int, stop: int) -
 
 
 def _text(examples: Sequence[dict[str, Any]], index: int, text_field: str) -> bytes | None:
-    """The text of an example; None where the file is damaged, which ArrayRecord answers with nothing or an exception."""
+    """The text of an example; None where the file is damaged (ArrayRecord returns nothing then, or raises anything)."""
     try:
         return examples[index][text_field]
     except Exception:

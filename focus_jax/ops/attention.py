@@ -9,7 +9,7 @@ from typing import Literal
 
 import jax
 
-from focus_jax.ops import arguments, blockwise, cudnn, reference
+from focus_jax.ops import arguments, blockwise, cudnn, pallas, reference
 
 Operation = Literal["dense", "gated", "routed"]
 
@@ -17,6 +17,7 @@ IMPLEMENTATIONS: Mapping[str, Mapping[str, Callable[..., jax.Array]]] = {
     "dense": {
         "reference": reference.dense_attention,
         "blockwise": blockwise.dense_attention,
+        "pallas": pallas.dense_attention,
         "cudnn": cudnn.dense_attention,
     },
     "gated": {
@@ -26,6 +27,7 @@ IMPLEMENTATIONS: Mapping[str, Mapping[str, Callable[..., jax.Array]]] = {
     "routed": {
         "reference": reference.routed_attention,
         "blockwise": blockwise.routed_attention,
+        "pallas": pallas.routed_attention,
     },
 }
 """What exists. Every entry takes its function's arguments with scale filled in and without `implementation`."""

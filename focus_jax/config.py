@@ -268,6 +268,15 @@ class Telemetry(Section):
     """Steps between two training rows in metrics.jsonl."""
     progress: bool = True
     """Show a progress bar."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Mirror metrics.jsonl at Weights & Biases: in files to upload later with `wandb sync`, or as the run goes (needs
+    WANDB_API_KEY or `wandb login`)."""
+    wandb_project: Annotated[str, Field(min_length=1, max_length=128)] = "focus-jax"
+    """Project that the run appears in."""
+    wandb_entity: str = ""
+    """User or team that the project belongs to; empty is the account's own."""
+    wandb_checkpoints: bool = False
+    """Upload every checkpoint as an artifact."""
 
 
 @dataclass(frozen=True, kw_only=True)

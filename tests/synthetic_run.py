@@ -86,6 +86,7 @@ def _train_rows(config: Config, step: int, progress: float, random) -> Iterator[
             lr=1e-3 * min(1.0, step / 50),
             seconds=step * config.training.batch_size * config.training.sequence_length / speed,
             tokens_per_second=speed * (1 + 0.02 * random.standard_normal()),
+            mfu=speed * 1e-6,
         )
 
 
@@ -169,7 +170,7 @@ def _groups_rows(config: Config, step: int, progress: float, random) -> Iterator
 
 
 def _events(config: Config, step: int) -> Iterator[Row]:
-    yield _row(config, "event", step, name="resume", message="continued from the checkpoint of this step")
+    yield _row(config, "event", step, name="resumed", message="continued from the checkpoint of this step")
     yield _row(
         config, "event", step, name="starved_group", message="layer 2: group 5 holds 0.4 % of the tokens", layer=2
     )

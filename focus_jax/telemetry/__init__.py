@@ -1,11 +1,14 @@
 """What a run tells while it trains: metrics.jsonl first, and what is made of its rows."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from focus_jax.config import Config
 from focus_jax.telemetry.console import Console
 from focus_jax.telemetry.metrics import FILE_NAME, MetricsFile, Row, cut_back
+
+if TYPE_CHECKING:
+    from focus_jax.telemetry.weights_and_biases import WeightsAndBiases
 
 __all__ = ["Telemetry"]
 
@@ -23,16 +26,20 @@ class Telemetry:
 
     `resumed_step` is the step of the checkpoint that the run continues from, None for a run from its beginning:
     metrics.jsonl is cut back to it first.
+
+    Raises UserError where metrics.jsonl is damaged, or W&B is wanted online and there is no key for it.
     """
 
     def __init__(self, config: Config, run_folder: Path, resumed_step: int | None = None):
-        metrics = run_folder / FILE_NAME
-        cut_back(metrics, BEFORE_THE_FIRST_STEP if resumed_step is None else resumed_step)
+        path = run_folder / FILE_NAME
+        cut_back(path, BEFORE_THE_FIRST_STEP if resumed_step is None else resumed_step)
+        self._metrics = MetricsFile(path)
         self._console = Console(config.training.steps, resumed_step or 0, config.telemetry.progress)
-        self._sinks: list[Sink] = [MetricsFile(metrics), self._console]
+        self._wandb = _weights_and_biases(config, run_folder)
+        self._sinks: list[Sink] = [self._metrics, self._console, *([self._wandb] if self._wandb else [])]
 
     def write(self, row: Row) -> None:
-        """A row as focus_jax.telemetry.metrics lists them; it has reached every sink on return."""
+        """A row as focus_jax.telemetry.metrics lists them; it is in metrics.jsonl on return."""
         for sink in self._sinks:
             sink.write(row)
 
@@ -42,8 +49,23 @@ class Telemetry:
 
     def checkpoint_done(self, step: int) -> None:
         """To be called when the evaluation rows of a checkpoint are written: shows them as a table."""
+        self._metrics.sync()
         self._console.checkpoint_done(step)
+
+    def checkpoint_saved(self, step: int, folder: Path) -> None:
+        """To be called when a checkpoint is committed: uploads it where that is wanted."""
+        if self._wandb is not None:
+            self._wandb.checkpoint_saved(step, folder)
 
     def close(self) -> None:
         for sink in self._sinks:
             sink.close()
+
+
+def _weights_and_biases(config: Config, run_folder: Path) -> "WeightsAndBiases | None":
+    if config.telemetry.wandb == "off":
+        return None
+    # W&B takes a second to import, and need not be there where it is off.
+    from focus_jax.telemetry.weights_and_biases import WeightsAndBiases
+
+    return WeightsAndBiases(config, run_folder)

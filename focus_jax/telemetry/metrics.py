@@ -43,6 +43,10 @@ class MetricsFile:
         self._file.write(line.encode() + b"\n")
         self._file.flush()
 
+    def sync(self) -> None:
+        """Waits until all rows are on the disk, so that they survive what a checkpoint survives."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         self._file.close()
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from focus_jax import config_loading
-from focus_jax.config import Checkpoint, Config, Evaluation, Telemetry, dense_twin
+from focus_jax.config import Config, dense_twin
 from focus_jax.errors import UserError
 from focus_jax.evaluation.measures import Sample, estimate
 from focus_jax.evaluation.readings import NamedReading
@@ -20,6 +20,7 @@ from focus_jax.evaluation.report.outcome import Outcome
 from focus_jax.evaluation.report.record import History, RunRecord
 from focus_jax.model import AS_TRAINED
 from focus_jax.run_folder import RunFolder
+from focus_jax.telemetry.experiment import any_seed, computed
 from focus_jax.telemetry.metrics import Row
 from focus_jax.telemetry.readings import LoggedReading
 
@@ -108,11 +109,11 @@ def pairs_of(runs: Iterable[RunRecord]) -> list[Pair]:
     """Every Focus model with its dense twin: of its own run where that has one, else of the run that differs from it in
     the attention alone."""
     runs = list(runs)
-    dense_runs = {dense_twin(_computed(run.config)): run for run in runs if _has(run, "dense")}
+    dense_runs = {dense_twin(computed(run.config)): run for run in runs if _has(run, "dense")}
     pairs = []
     for run in runs:
         if _has(run, "focus"):
-            dense = run if _has(run, "dense") else dense_runs.get(dense_twin(_computed(run.config)))
+            dense = run if _has(run, "dense") else dense_runs.get(dense_twin(computed(run.config)))
             if dense is not None:
                 pairs.append(Pair(run, dense))
     return pairs
@@ -121,13 +122,13 @@ def pairs_of(runs: Iterable[RunRecord]) -> list[Pair]:
 def experiments_of(pairs: Iterable[Pair]) -> list[Experiment]:
     by_config = defaultdict(list)
     for pair in pairs:
-        by_config[_any_seed(pair.focus.config)].append(pair)
+        by_config[any_seed(pair.focus.config)].append(pair)
     return [Experiment(sorted(group, key=lambda pair: pair.seed)) for group in by_config.values()]
 
 
 def names_of(experiments: Sequence[Experiment]) -> list[str]:
     """What tells each experiment from the others: the fields in which their configs differ."""
-    configs = [_any_seed(experiment.config) for experiment in experiments]
+    configs = [any_seed(experiment.config) for experiment in experiments]
     fields = {
         name
         for one, other in itertools.combinations(configs, 2)
@@ -152,22 +153,6 @@ def _stored_losses(run: RunRecord, reading: LoggedReading, step: int) -> Path:
 
 def _has(run: RunRecord, model: str) -> bool:
     return model in run.config.models
-
-
-def _computed(config: Config) -> Config:
-    """The config with one value for all that does not change what a model computes."""
-    return dataclasses.replace(
-        config,
-        run="",
-        models=("focus", "dense"),
-        evaluation=Evaluation(),
-        checkpoint=Checkpoint(every=1),
-        telemetry=Telemetry(),
-    )
-
-
-def _any_seed(config: Config) -> Config:
-    return dataclasses.replace(_computed(config), seed=0)
 
 
 def _field(config: Config, name: str) -> object:

@@ -62,6 +62,9 @@ class CompiledKernel:
     spilled_bytes: int
     shared_bytes: int
     wgmma: bool
+    """All matrix products are wgmma, none the older mma.sync."""
+    serialized: bool
+    """ptxas had to make wgmma wait for one another."""
 
     @property
     def blocks_per_multiprocessor(self) -> int:
@@ -105,8 +108,9 @@ def read_kernels(dump: Path) -> Sequence[CompiledKernel]:
             if launch is None:
                 raise RuntimeError(f"{name}: compiled but not launched in XLA's list of thunks")
             threads, shared = map(int, launch.groups())
-            wgmma = "wgmma.mma_async" in source
-            kernels.append(CompiledKernel(name, threads, int(registers), int(spilled), shared, wgmma))
+            wgmma = "wgmma.mma_async" in source and not re.search(r"\bmma\.sync", source)
+            serialized = "C7510" in report or "C7511" in report
+            kernels.append(CompiledKernel(name, threads, int(registers), int(spilled), shared, wgmma, serialized))
     return kernels
 
 
@@ -191,7 +195,9 @@ def faults(kernel: CompiledKernel) -> Sequence[str]:
     if kernel.spilled_bytes:
         found.append(f"spills {kernel.spilled_bytes} bytes")
     if not kernel.wgmma:
-        found.append("no wgmma")
+        found.append("not all wgmma")
+    if kernel.serialized:
+        found.append("wgmma serialized")
     return found
 
 

@@ -236,31 +236,27 @@ def _backward_keys(
     key_marks = pattern.key_marks(refs, cols)
     k, v = load(k_ref, (slice(None),), C, read), load(v_ref, (slice(None),), C, read)
     gate = pattern.key_gate(refs, cols) if pattern.gated else None
-    loops = pattern.query_loops(refs, key_block, tile)
 
-    def visit_head(head, state):
-        def visit(query_block, state, edge):
-            dk, dv, *sums = state
-            rows = pl.ds(query_block * tile.queries, tile.queries)
-            row_exists = within(rows, T) if edge else None
-            q, do = load(q_ref, (rows, head), C, row_exists), load(do_ref, (rows, head), C, row_exists)
-            lse = load_row(lse_ref, (head, rows), row_exists, jnp.inf)
-            minus_delta = -load_row(delta_ref, (head, rows), row_exists, 0.0)
-            logits = dot(k, q.T) * (scale * LOG2_E)
-            if pattern.gated:
-                logits += gate[:, None]
-            logits = masked(logits, pattern.keep(across(pattern.query_marks(refs, rows)), down(key_marks), edge))
-            p = jnp.exp2(logits - lse[None, :])
-            dv += dot(p.astype(do.dtype), do)
-            # As a sum it starts the accumulator of the product, which saves the registers that decide about spills.
-            ds = p * (dot(v, do.T) + minus_delta[None, :])
-            dk += dot(ds.astype(q.dtype), q)
-            return dk, dv, *(total + ds.sum(axis=1) for total in sums)
-
-        return run(loops, visit, state)
+    def visit(query_block, head, state, edge):
+        dk, dv, *sums = state
+        rows = pl.ds(query_block * tile.queries, tile.queries)
+        row_exists = within(rows, T) if edge else None
+        q, do = load(q_ref, (rows, head), C, row_exists), load(do_ref, (rows, head), C, row_exists)
+        lse = load_row(lse_ref, (head, rows), row_exists, jnp.inf)
+        minus_delta = -load_row(delta_ref, (head, rows), row_exists, 0.0)
+        logits = dot(k, q.T) * (scale * LOG2_E)
+        if pattern.gated:
+            logits += gate[:, None]
+        logits = masked(logits, pattern.keep(across(pattern.query_marks(refs, rows)), down(key_marks), edge))
+        p = jnp.exp2(logits - lse[None, :])
+        dv += dot(p.astype(do.dtype), do)
+        # As a sum it starts the accumulator of the product, which saves the registers that decide about spills.
+        ds = p * (dot(v, do.T) + minus_delta[None, :])
+        dk += dot(ds.astype(q.dtype), q)
+        return dk, dv, *(total + ds.sum(axis=1) for total in sums)
 
     nothing = zeros(k.shape), zeros(k.shape), *(zeros(ref.shape) for ref in sums_refs)
-    dk, dv, *sums = lax.fori_loop(0, G, visit_head, nothing)
+    dk, dv, *sums = run_heads(pattern.query_loops(refs, key_block, tile), G, visit, nothing)
     store(dk_ref, dk * scale, C, exist)
     store(dv_ref, dv, C, exist)
     for ref, total in zip(sums_refs, sums, strict=True):
@@ -270,6 +266,18 @@ def _backward_keys(
 def run[State](loops: Sequence[Loop], visit: Callable[..., State], state: State) -> State:
     for loop in loops:
         state = lax.fori_loop(loop.start, loop.stop, functools.partial(visit, edge=loop.edge), state)
+    return state
+
+
+def run_heads[State](loops: Sequence[Loop], heads: int, visit: Callable[..., State], state: State) -> State:
+    """All blocks for each head: one loop over both, so that loads run ahead from head to head."""
+    for start, stop, edge in loops:
+        blocks = jnp.maximum(stop - start, 1)
+
+        def visit_next(n, state, start=start, blocks=blocks, edge=edge):
+            return visit(start + lax.rem(n, blocks), lax.div(n, blocks), state, edge)
+
+        state = lax.fori_loop(0, (stop - start) * heads, visit_next, state)
     return state
 
 

@@ -56,7 +56,7 @@ def test_the_questions_are_answered_in_their_order(tmp_path):
     assert re.findall(r"<h3>(.*?)</h3>", html) == [
         "Training loss",
         "Held-out perplexity",
-        "Difference to dense, with 95 % interval",
+        "Difference to dense",
         "Held-out perplexity by time",
         "Loss by position",
         "Difference to dense by position",
@@ -139,6 +139,7 @@ def test_a_routing_that_sees_the_future_is_labelled_wherever_it_is_shown(tmp_pat
     )
     text = text_of(report_of(write_run(config)))
     assert "NOT CAUSAL: the routing of this model reads later tokens" in text
+    assert "NOT CAUSAL. Focus is ahead" in text
     assert re.findall(r"focus (?:soft|hard top_k=\d(?:, log gate)?)(?! ?\(NOT CAUSAL\)|\w|,)", text) == []
 
 

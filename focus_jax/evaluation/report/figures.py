@@ -69,7 +69,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of lines; the page shows its legend. `name` is unique on the page, `marks` are labelled verticals."""
+    """A figure of lines; the page shows its legend. `name` is unique on the page, `marks` are labelled verticals,
+    `note` a line below."""
 
     name: str
     title: str
@@ -81,6 +82,7 @@ class Plot:
     with_zero: bool = False
     y_top: float | None = None
     marks: Sequence[tuple[float, str]] = ()
+    note: str = ""
 
 
 def svg(plot: Plot) -> str:

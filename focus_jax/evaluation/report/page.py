@@ -112,7 +112,7 @@ def _figure(plot: Plot) -> str:
     description = f"{plot.title}: {plot.y_label} over {plot.x_label} for {', '.join(labels)}"
     return (
         f'<figure role="group" aria-label="{escape(description)}"><h3>{escape(plot.title)}</h3>'
-        f'<ul class="legend">{legend}</ul>{svg(plot)}</figure>'
+        f'<ul class="legend">{legend}</ul>{svg(plot)}{paragraph(plot.note, css="muted") if plot.note else ""}</figure>'
     )
 
 

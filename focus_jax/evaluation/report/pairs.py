@@ -1,6 +1,5 @@
 """Several runs put together: which Focus and dense models are twins, and what seeds say about the method."""
 
-import dataclasses
 import itertools
 import math
 from collections import defaultdict

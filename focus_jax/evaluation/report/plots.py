@@ -70,16 +70,15 @@ def by_position(run: RunRecord) -> list[Plot]:
     if not last:
         return []
     style = styles(run.evaluations())
-    bins = {reading: np.array(row["loss_by_position"], dtype=float) for reading, row in last.items()}
-    lines = [
-        Line(reading.name, style[reading], 1 + rows[:, 0], rows[:, 1], marker="o") for reading, rows in bins.items()
-    ]
+    length = run.config.training.sequence_length
+    bins = {reading: _at_bin_centres(row["loss_by_position"], length) for reading, row in last.items()}
+    lines = [Line(reading.name, style[reading], x, y, marker="o") for reading, (x, y) in bins.items()]
     figures = [_position_plot(run, "position-loss", "Loss by position", lines, "nats per token")]
-    dense = next((rows for reading, rows in bins.items() if reading.model == "dense"), None)
+    dense = next((y for reading, (_, y) in bins.items() if reading.model == "dense"), None)
     if dense is not None and len(bins) > 1:
         differences = [
-            Line(reading.name, style[reading], 1 + rows[:, 0], rows[:, 1] - dense[:, 1], marker="o")
-            for reading, rows in bins.items()
+            Line(reading.name, style[reading], x, y - dense, marker="o")
+            for reading, (x, y) in bins.items()
             if reading.model != "dense"
         ]
         title = "Difference to dense by position"
@@ -106,25 +105,22 @@ def of_groups(run: RunRecord) -> list[Plot]:
 
 
 def _differences(run: RunRecord) -> Plot:
+    """With the interval of the reading as trained; those of all readings would lie on top of each other."""
     comparisons = run.comparisons()
     style = styles(comparisons)
     lines = []
-    for reading, rows in comparisons.items():
-        bounds = [row["delta_ci95"] or [np.nan, np.nan] for row in rows]
-        low, high = np.array(bounds, dtype=float).T
-        lines.append(
-            Line(
-                reading.name,
-                style[reading],
-                _values(rows, "tokens"),
-                _values(rows, "delta_nats"),
-                low,
-                high,
-                marker="o",
-            )
-        )
-    title = "Difference to dense, with 95 % interval"
-    return Plot("difference-tokens", title, lines, "tokens", "focus − dense, nats per token", with_zero=True)
+    for number, (reading, rows) in enumerate(comparisons.items()):
+        x, y = _values(rows, "tokens"), _values(rows, "delta_nats")
+        low, high = _bounds(rows) if number == 0 else (None, None)
+        lines.append(Line(reading.name, style[reading], x, y, low, high, marker="o"))
+    title = "Difference to dense"
+    y_label = "focus − dense, nats per token"
+    note = f"Shaded: 95 % interval of {lines[0].label}"
+    return Plot("difference-tokens", title, lines, "tokens", y_label, with_zero=True, note=note)
+
+
+def _bounds(rows: History) -> np.ndarray:
+    return np.array([row["delta_ci95"] or [np.nan, np.nan] for row in rows], dtype=float).T
 
 
 def _perplexity_by_time(run: RunRecord) -> Plot:
@@ -191,6 +187,13 @@ def _position_plot(run: RunRecord, name: str, title: str, lines: list[Line], y_l
         with_zero=name == "position-difference",
         marks=[(window + 1, "window")] if window else [],
     )
+
+
+def _at_bin_centres(bins: list[list[float]], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Loss of each bin over the middle of its positions, counted from 1."""
+    first, loss = np.array(bins, dtype=float).T
+    end = np.append(first[1:], length)
+    return (first + 1 + end) / 2, loss
 
 
 def _averaged(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

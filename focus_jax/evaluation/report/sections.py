@@ -15,6 +15,8 @@ SEVERAL_RUNS = "`python -m focus_jax.evaluation.report RUN RUN …`"
 STARTED = "started"
 """The event that every run begins with."""
 
+EVENTS_SHOWN = 50
+
 NOT_CAUSAL = (
     "NOT CAUSAL: the routing of this model reads later tokens (balance=“sinkhorn”), so its figures are not those of a "
     "language model and cannot be compared with them."
@@ -126,10 +128,11 @@ def troubles(run: RunRecord) -> list[tuple[str, str, str]]:
 
 
 def troubles_section(rows: list[tuple[str, str, str]]) -> str:
-    if rows:
-        body = page.table(["", "what", "message"], rows, css="text")
-    else:
+    if not rows:
         body = page.paragraph("Nothing: no resumes, skipped updates or warnings.")
+    else:
+        caption = f"The last {EVENTS_SHOWN} of {len(rows):,}." if len(rows) > EVENTS_SHOWN else ""
+        body = page.table(["", "what", "message"], rows[-EVENTS_SHOWN:], caption=caption, css="text")
     return page.section("What went wrong during the run?", body)
 
 
@@ -170,8 +173,8 @@ def _verdict(run: RunRecord) -> str:
         "unknown": f"Too little text to say who is ahead: {figures}.",
     }[outcome.ahead]
     return page.verdict(
-        outcome.ahead,
-        statement,
+        outcome.ahead if reading.causal else "nobody",
+        statement if reading.causal else f"NOT CAUSAL. {statement}",
         f"Read as trained ({reading.name}) after {compared['tokens']:,} tokens. {_certainty(outcome, evaluated)}",
         "What one run cannot show: the interval says what other held-out text would give for these two models, not "
         f"what another seed would give. A claim about the method needs several seeds: {SEVERAL_RUNS}",

@@ -15,7 +15,7 @@ from focus_jax.telemetry.table import interval, number, percent, signed
 
 def subtitle(runs: Sequence[RunRecord], experiments: Sequence[Experiment]) -> str:
     pairs = sum(len(experiment.pairs) for experiment in experiments)
-    return f"{len(runs)} runs · {pairs} pairs of Focus and its dense twin · {len(experiments)} settings"
+    return f"{_count(len(runs), 'run')} · {_count(pairs, 'pair')} of twins · {_count(len(experiments), 'setting')}"
 
 
 def who_is_ahead(experiments: Sequence[Experiment], names: Sequence[str], unpaired: Sequence[RunRecord]) -> str:
@@ -138,7 +138,9 @@ def _verdict(experiment: Experiment, last: dict) -> str:
     if seeds == 2:
         explanation += " Two seeds give a very wide interval; three or more are worth their cost."
     return page.verdict(
-        outcome.ahead, f"{statement}: {change}.", f"95 % interval {interval(outcome.interval)}. {explanation}"
+        outcome.ahead if reading.causal else "nobody",
+        f"{'' if reading.causal else 'NOT CAUSAL. '}{statement}: {change}.",
+        f"95 % interval {interval(outcome.interval)}. {explanation}",
     )
 
 
@@ -178,3 +180,7 @@ def _perplexities(experiment: Experiment, name: str, number: int) -> Plot:
             lines.append(Line(label, Style(0 if model == "dense" else 1), tokens, perplexities, marker="o"))
     title = f"Held-out perplexity: {name}" if name else "Held-out perplexity"
     return Plot(f"perplexity-{number}", title, lines, "tokens", "perplexity", log_y=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -11,7 +11,7 @@ from typing import Any
 import tyro
 from pydantic import TypeAdapter, ValidationError
 
-from focus_jax.config import Config, Focus
+from focus_jax.config import Config, Dense, Focus
 from focus_jax.errors import UserError
 
 _ADAPTER = TypeAdapter(Config)
@@ -109,6 +109,8 @@ def _describe_mistake(error: Exception) -> str:
 
 def _field_problems(config: Config, error: ValidationError) -> Iterator[str]:
     attention = type(config.attention).__name__
+    if not isinstance(config.attention, Dense | Focus):
+        yield f"attention: {config.attention!r} is neither Dense() nor Focus(...)"
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
         if place[0] == "attention" and len(place) > 1:

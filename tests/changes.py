@@ -5,7 +5,7 @@ import dataclasses
 from focus_jax.config import Config
 
 
-def changed(run: Config, **sections: dict) -> Config:
+def changed(run: Config, /, **sections: dict) -> Config:
     """changed(run, attention={"window": 3}, seed=1): a copy with other values in some fields."""
     return dataclasses.replace(
         run,

@@ -1,10 +1,21 @@
 """A tiny run that every test can change: two layers, a window that is much shorter than the sequence."""
 
 import dataclasses
+import random
+from pathlib import Path
 
+import jax
 import pytest
 
 from focus_jax.config import Checkpoint, Config, Data, Evaluation, Focus, Optimizer, Telemetry, Training, llama
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Many tests run the same tiny programs; compiling them is most of what that costs."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture
@@ -15,10 +26,27 @@ def run(tmp_path) -> Config:
             llama(vocab_size=257, width=32, layers=2, heads=4, kv_heads=2, mlp_width=48), init_std=0.2
         ),
         attention=Focus(groups=4, top_k=2, window=5, routing_width=8),
-        data=Data(source="text", files=(str(tmp_path / "text" / "*.txt"),), store=str(tmp_path / "store")),
+        data=Data(
+            source="text",
+            files=(str(tmp_path / "text" / "*.txt"),),
+            validation_fraction=0.2,
+            store=str(tmp_path / "store"),
+        ),
         training=Training(steps=12, batch_size=4, sequence_length=48),
         optimizer=Optimizer(peak_lr=1e-2, warmup_steps=2),
         evaluation=Evaluation(sequences=6, batch_size=4, top_k=(1, 2)),
         checkpoint=Checkpoint(every=4),
         telemetry=Telemetry(log_every=2, progress=False),
     )
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """The folder of the run's text: thirty documents of words that are predictable enough to learn something."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    rng = random.Random(0)
+    for number in range(30):
+        words = (rng.choice(["in", "the", "beginning", "was", "a", "word", "and", "then"]) for _ in range(120))
+        (folder / f"{number:02}.txt").write_text(" ".join(words))
+    return folder

@@ -1,0 +1,193 @@
+"""Runs from beginning to end: continued runs equal uninterrupted ones, bad numbers stop, nothing recompiles."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import jax
+import jax.monitoring
+import numpy as np
+import pytest
+
+from focus_jax.config import Config
+from focus_jax.data.store import open_store
+from focus_jax.errors import UserError
+from focus_jax.pretraining import pretrain
+from focus_jax.run_folder import RunFolder
+from focus_jax.telemetry import Telemetry
+from focus_jax.training.checkpoints import Checkpoints, on_default_device
+from focus_jax.training.learner import Learner
+from focus_jax.training.loop import Diverged
+from focus_jax.training.stop import CONTINUE_ME
+from tests.changes import changed
+
+
+@pytest.fixture
+def run(run: Config) -> Config:
+    """One layer and one hard reading: what is tested here is the loop."""
+    return changed(run, model={"layers": 1}, evaluation={"top_k": (1,)})
+
+
+WALL_CLOCK = ("seconds", "tokens_per_second")
+
+
+def start(run: Config) -> int:
+    return pretrain(run, RunFolder(Path(run.run)), open_store(run.data, run.model.vocab_size))
+
+
+def rows(run: Config) -> list[dict]:
+    """Without what the clock decides, and without the events of starting and resuming."""
+    lines = (Path(run.run) / "metrics.jsonl").read_text().splitlines()
+    everything = [json.loads(line) for line in lines]
+    return [{k: v for k, v in row.items() if k not in WALL_CLOCK} for row in everything if row["kind"] != "event"]
+
+
+def final_states(run: Config) -> dict:
+    checkpoints = Checkpoints(RunFolder(Path(run.run)).checkpoints, run.checkpoint)
+    learners = [Learner("focus", run)]
+    abstract = {learner.name: on_default_device(learner.abstract_state()) for learner in learners}
+    states, _ = checkpoints.restore(run.training.steps, abstract)
+    checkpoints.close()
+    return states
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, stop_step: int) -> None:
+    """The signal arrives while a step is being reported, as it would from a scheduler."""
+    progress = Telemetry.progress
+
+    def progress_then_stop(self: Telemetry, step: int) -> None:
+        progress(self, step)
+        if step == stop_step:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Telemetry, "progress", progress_then_stop)
+
+
+@pytest.mark.parametrize("stop_step", [2, 7])
+def test_a_continued_run_equals_an_uninterrupted_one_bit_for_bit(run, text, monkeypatch, stop_step):
+    whole, parts = (changed(run, run=f"{run.run}-{name}") for name in ("whole", "parts"))
+    assert start(whole) == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, stop_step)
+        assert start(parts) == CONTINUE_ME
+    stopped_rows = rows(parts)
+    assert start(parts) == 0
+    assert len(stopped_rows) < len(rows(parts))
+    assert rows(parts) == rows(whole)
+    assert jax.tree.structure(final_states(parts)) == jax.tree.structure(final_states(whole))
+    jax.tree.map(np.testing.assert_array_equal, final_states(parts), final_states(whole))
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(run, text):
+    """Rows and evaluations after that checkpoint are those of the lost steps: they are cut, then made again."""
+    whole, killed = (changed(run, run=f"{run.run}-{name}") for name in ("whole", "killed"))
+    assert start(whole) == 0
+    assert start(killed) == 0
+    folder = RunFolder(Path(killed.run))
+    shutil.rmtree(folder.checkpoints / "12")
+    shutil.rmtree(folder.checkpoints / "8")
+    with folder.metrics.open("a") as file:
+        file.write('{"kind": "train", "step": 1')
+    assert start(killed) == 0
+    assert rows(killed) == rows(whole)
+
+
+def test_seconds_go_on_counting(run, text, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        start(run)
+    start(run)
+    lines = [json.loads(line) for line in (Path(run.run) / "metrics.jsonl").read_text().splitlines()]
+    seconds = [row["seconds"] for row in lines if row["kind"] == "train" and row["model"] == "focus"]
+    assert seconds == sorted(seconds)
+    assert [row["name"] for row in lines if row["kind"] == "event"] == ["started", "resumed"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"optimizer": {"peak_lr": 2e-2}}, r"^optimizer\.peak_lr: 0\.02, but the run in .* was started with 0\.01"),
+        ({"attention": {"window": 6}}, r"^attention\.window"),
+        ({"seed": 3}, r"^seed"),
+        ({"models": ("dense",)}, r"^models"),
+    ],
+)
+def test_what_is_computed_may_not_change_on_resume(run, changes, name):
+    folder = RunFolder(Path(run.run))
+    folder.write_config(run)
+    folder.check(changed(run, **changes))
+    (folder.checkpoints / "4").mkdir(parents=True)
+    with pytest.raises(UserError, match=name):
+        folder.check(changed(run, **changes))
+
+
+def test_what_is_only_watched_may_change_on_resume(run, text, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        assert start(run) == CONTINUE_ME
+    other = changed(run, telemetry={"log_every": 1}, evaluation={"top_k": (3,)}, checkpoint={"every": 5})
+    RunFolder(Path(run.run)).check(other)
+    assert start(other) == 0
+    assert RunFolder(Path(run.run)).read_config() == other
+
+
+def test_another_token_store_is_refused_on_resume(run, text, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        start(run)
+    shutil.rmtree(run.data.store)
+    (text / "new.txt").write_text("something else entirely " * 50)
+    with pytest.raises(UserError, match=r"^data\.store: .* was trained on another token store"):
+        start(run)
+
+
+def test_the_loop_stops_before_an_update_that_is_not_finite(run, text):
+    poisoned = changed(run, optimizer={"peak_lr": 1e30, "clip_norm": 1e30})
+    said = r"^step \d: .* of (focus|dense) are not both finite; .*no checkpoint was saved yet"
+    with pytest.raises(Diverged, match=said):
+        start(poisoned)
+    events = [json.loads(line) for line in (Path(run.run) / "metrics.jsonl").read_text().splitlines()]
+    assert events[-1]["name"] == "not finite"
+    assert events[-1]["model"] in ("focus", "dense")
+
+
+def test_nothing_is_compiled_after_the_first_checkpoint(run, text):
+    compiled_at: list[int] = []
+    step = 0
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled_at.append(step)
+
+    progress = Telemetry.progress
+
+    def count(self: Telemetry, done: int) -> None:
+        nonlocal step
+        step = done
+        progress(self, done)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Telemetry, "progress", count)
+        start(run)
+    assert compiled_at
+    # Evaluation compiles at the first checkpoint, when step 4 is done.
+    assert max(compiled_at) <= 4
+
+
+def test_implicit_transfers_are_refused_in_the_loop(run, text, monkeypatch):
+    dispatch = Learner.dispatch
+
+    def careless(self: Learner, step: int, inputs_BT: jax.Array, targets_BT: jax.Array):
+        return dispatch(self, step, inputs_BT + 0, targets_BT)
+
+    monkeypatch.setattr(Learner, "dispatch", careless)
+    with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
+        start(run)
+
+
+def test_checkpoints_are_kept_as_asked(run, text):
+    start(changed(run, checkpoint={"every": 2, "keep": 2, "keep_every": 6}))
+    kept = sorted(int(p.name) for p in RunFolder(Path(run.run)).checkpoints.iterdir() if p.name.isdigit())
+    assert kept == [6, 10, 12]

@@ -7,9 +7,10 @@ what no query block keeps is never touched, forward or backward.
 import jax
 
 from focus_jax.ops.blockwise.dense import dense_attention
+from focus_jax.ops.blockwise.routed import routed_attention
 
 __all__ = ["dense_attention", "gated_attention", "routed_attention"]
 
-def gated_attention(q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, *a:object, **_: object) -> jax.Array:
+
+def gated_attention(q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, *a: object, **_: object) -> jax.Array:
     raise NotImplementedError("blockwise is being written")
-routed_attention=gated_attention

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from focus_jax import config_loading
 from focus_jax.config import (
     Checkpoint,
     Config,
@@ -19,7 +18,8 @@ from focus_jax.config import (
     Training,
     llama,
 )
-from focus_jax.telemetry.metrics import FILE_NAME, MetricsFile, Row
+from focus_jax.run_folder import RunFolder
+from focus_jax.telemetry.metrics import MetricsFile, Row
 
 
 def synthetic_config(run_folder: Path, **changes) -> Config:
@@ -40,9 +40,8 @@ def synthetic_config(run_folder: Path, **changes) -> Config:
 def write_run(config: Config, steps_done: int | None = None, events: bool = False) -> Path:
     """Writes config.json and metrics.jsonl up to a step, the last one by default."""
     folder = Path(config.run)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(config_loading.to_json(config))
-    metrics = MetricsFile(folder / FILE_NAME)
+    RunFolder(folder).write_config(config)
+    metrics = MetricsFile(RunFolder(folder).metrics)
     for row in rows_of_run(config, events):
         if row["step"] <= (steps_done or config.training.steps):
             metrics.write(row)

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from focus_jax.config import Config
+from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry.console import Console
-from focus_jax.telemetry.metrics import FILE_NAME, MetricsFile, Row, cut_back
+from focus_jax.telemetry.metrics import MetricsFile, Row, cut_back
 
 if TYPE_CHECKING:
     from focus_jax.telemetry.weights_and_biases import WeightsAndBiases
@@ -31,7 +32,7 @@ class Telemetry:
     """
 
     def __init__(self, config: Config, run_folder: Path, resumed_step: int | None = None):
-        path = run_folder / FILE_NAME
+        path = RunFolder(run_folder).metrics
         cut_back(path, BEFORE_THE_FIRST_STEP if resumed_step is None else resumed_step)
         self._metrics = MetricsFile(path)
         self._console = Console(config.training.steps, resumed_step or 0, config.telemetry.progress)

@@ -2,26 +2,29 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Hashable
 
 from focus_jax import config_loading
-from focus_jax.config import Checkpoint, Config, Evaluation, Focus, Telemetry
+from focus_jax.config import Config, Focus
+from focus_jax.run_folder import MAY_CHANGE
+
+_FREE = (*MAY_CHANGE, "run", "models")
 
 
-def computed(config: Config) -> Config:
-    """The config with one value for all that does not change what a model computes."""
-    return dataclasses.replace(
-        config,
-        run="",
-        models=("focus", "dense"),
-        evaluation=Evaluation(),
-        checkpoint=Checkpoint(every=1),
-        telemetry=Telemetry(),
-    )
+def computed(config: Config) -> Hashable:
+    """Equal for configs whose models compute the same."""
+    return _values(config, _FREE)
 
 
-def any_seed(config: Config) -> Config:
-    """The same for all runs that are repetitions of each other."""
-    return dataclasses.replace(computed(config), seed=0)
+def any_seed(config: Config) -> Hashable:
+    """Equal for runs that are repetitions of each other with other seeds."""
+    return _values(config, (*_FREE, "seed"))
+
+
+def differing_fields(one: Config, other: Config) -> set[str]:
+    """Names of the fields, other than the seed, in which what is computed differs."""
+    names = (name for name, _, _ in config_loading.differences(one, other))
+    return {name for name in names if name.split(".")[0] not in (*_FREE, "seed")}
 
 
 def tags(config: Config) -> list[str]:
@@ -35,5 +38,9 @@ def tags(config: Config) -> list[str]:
 
 def group(config: Config) -> str:
     """A name for all runs that differ in their seed alone."""
-    digest = hashlib.sha256(config_loading.to_json(any_seed(config)).encode()).hexdigest()
+    digest = hashlib.sha256(repr(any_seed(config)).encode()).hexdigest()
     return f"{', '.join(tags(config))} ({digest[:8]})"
+
+
+def _values(config: Config, left_out: tuple[str, ...]) -> Hashable:
+    return tuple(getattr(config, field.name) for field in dataclasses.fields(config) if field.name not in left_out)

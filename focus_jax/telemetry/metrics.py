@@ -26,8 +26,6 @@ from focus_jax.errors import UserError
 
 Row = dict[str, Any]
 
-FILE_NAME = "metrics.jsonl"
-
 
 class MetricsFile:
     """Appends rows to metrics.jsonl; a row is on its way to the disk when `write` returns.

@@ -5,19 +5,22 @@ a run that is continued sends what W&B lacks and nothing twice: online, W&B says
 complete log takes the place of the one before.
 """
 
+import functools
 import json
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate
 
 import wandb
 
 from focus_jax import config_loading
 from focus_jax.config import Config
 from focus_jax.errors import UserError
+from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry import experiment, keys
-from focus_jax.telemetry.metrics import FILE_NAME, Row, read_rows
+from focus_jax.telemetry.metrics import Row, read_rows
 
 ID_FILE_NAME = "wandb_id"
 INIT_SECONDS, FINISH_SECONDS = 30, 60
@@ -27,25 +30,45 @@ _PLACES_PER_STEP = 1000
 _ROUTINE_EVENTS = ("started", "resumed")
 
 
+def _while_alive[**P](method: Callable[Concatenate["WeightsAndBiases", P], None]):
+    """Training goes on where W&B's own process is gone; what W&B lacks is sent when the run is continued."""
+
+    @functools.wraps(method)
+    def call(self: "WeightsAndBiases", *args: P.args, **kwargs: P.kwargs) -> None:
+        if not self.alive:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except (ConnectionError, wandb.errors.Error) as error:
+            self.alive = False
+            print(
+                f"W&B: {error}; nothing more is sent, metrics.jsonl goes on. Continue the run to send what is missing"
+            )
+
+    return call
+
+
 class WeightsAndBiases:
     """Sends rows, beginning with those that metrics.jsonl already has and W&B lacks. Never asks for anything.
 
-    Raises UserError where `online` is wanted and no key is found. A server that does not answer makes it go on offline,
-    which it says.
+    Raises UserError where `online` is wanted and no key is found. Where W&B cannot be reached, or refuses
+    the run, the run goes on offline and says so.
     """
 
     def __init__(self, config: Config, run_folder: Path):
         if config.telemetry.wandb == "online":
             require_key("telemetry.wandb: online")
+        self.alive = True
         self._upload_checkpoints = config.telemetry.wandb_checkpoints
         self._run = _start(config, run_folder)
         self._step, self._place = -1, 0
         self._seconds_per_step: dict[str, float] = {}
-        for row in read_rows(run_folder / FILE_NAME):
+        for row in read_rows(RunFolder(run_folder).metrics):
             self.write(row)
         if self._run.offline:
             _remove_older_logs(self._run)
 
+    @_while_alive
     def write(self, row: Row) -> None:
         self._note_speed(row)
         figures = keys.figures(row)
@@ -54,6 +77,7 @@ class WeightsAndBiases:
         elif row["kind"] == "event" and row["name"] not in _ROUTINE_EVENTS and self._is_new(row):
             self._run.alert(row["name"], row["message"], level="WARN")
 
+    @_while_alive
     def checkpoint_saved(self, step: int, folder: Path) -> None:
         """Uploads a committed checkpoint, where that is wanted."""
         if self._upload_checkpoints:
@@ -61,6 +85,7 @@ class WeightsAndBiases:
             artifact.add_dir(str(folder))
             self._run.log_artifact(artifact, aliases=[f"step-{step}"])
 
+    @_while_alive
     def close(self) -> None:
         self._run.finish()
         if self._run.offline:
@@ -101,7 +126,7 @@ def _start(config: Config, run_folder: Path) -> Any:
     try:
         run = _init(config, run_folder, config.telemetry.wandb)
     except wandb.errors.CommError as error:
-        print(f"W&B: the server does not answer ({error}); this run goes on offline")
+        print(f"W&B: it cannot be reached ({error}); this run goes on offline")
         # The failed run keeps its id taken until W&B's own process ends.
         wandb.teardown()
         run = _init(config, run_folder, "offline")

@@ -11,7 +11,7 @@ import pytest
 
 from focus_jax.errors import UserError
 from focus_jax.evaluation.report import write_report
-from focus_jax.telemetry.metrics import FILE_NAME
+from focus_jax.run_folder import RunFolder
 from tests.synthetic_run import synthetic_config, write_run
 
 
@@ -27,7 +27,7 @@ def report_of(folder) -> str:
 
 def with_last_comparison(folder, **fields):
     """Rewrites the last comparison of Focus as trained."""
-    path = folder / FILE_NAME
+    path = RunFolder(folder).metrics
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     compared = [row for row in rows if row["kind"] == "compare" and row["routing"] == "soft"]
     compared[-1].update(fields)
@@ -104,7 +104,7 @@ def test_the_same_run_gives_the_same_page(tmp_path):
 
 def test_names_and_messages_are_shown_as_they_are_written(tmp_path):
     folder = write_run(synthetic_config(tmp_path / "a<b>&c"))
-    with (folder / FILE_NAME).open("a") as file:
+    with RunFolder(folder).metrics.open("a") as file:
         for name in ("started", "skipped"):
             row = {"kind": "event", "step": 600, "tokens": 1, "name": name, "message": "<script>alert(1)</script>"}
             file.write(json.dumps(row) + "\n")
@@ -145,7 +145,7 @@ def test_a_routing_that_sees_the_future_is_labelled_wherever_it_is_shown(tmp_pat
 
 def test_most_frequent_tokens_are_shown_where_they_were_logged(tmp_path):
     folder = write_run(synthetic_config(tmp_path / "run"))
-    with (folder / FILE_NAME).open("a") as file:
+    with RunFolder(folder).metrics.open("a") as file:
         row = {
             "kind": "tokens",
             "step": 600,

@@ -5,6 +5,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 import wandb
 
@@ -115,7 +116,7 @@ def test_a_server_that_does_not_answer_makes_the_run_go_on_offline_and_say_so(co
     server.stop()
     drive(with_wandb(config, "online"), 0, 100)
     said = capsys.readouterr().out
-    assert "W&B: the server does not answer" in said
+    assert "W&B: it cannot be reached" in said
     assert "this run goes on offline" in said
     assert "wandb sync" in said
     assert offline_run.history(Path(config.run))[-1]["step"] == 100
@@ -134,6 +135,21 @@ def test_a_server_that_goes_away_does_not_keep_a_run_from_its_end(config, server
     end.join(timeout=60)
     assert not end.is_alive(), "W&B's default is to wait for the server for ever"
     assert read_rows(Path(run.run) / "metrics.jsonl") == rows
+
+
+def test_a_run_outlives_the_process_that_sends_its_figures(config, capsys):
+    run = with_wandb(config, "offline")
+    telemetry = Telemetry(run, Path(run.run))
+    rows = [row for row in rows_of_run(run) if row["step"] <= 200]
+    telemetry.write(rows[0])
+    (process,) = [child for child in psutil.Process().children() if child.name() == "wandb-core"]
+    process.kill()
+    process.wait()
+    for row in rows[1:]:
+        telemetry.write(row)
+    telemetry.close()
+    assert read_rows(Path(run.run) / "metrics.jsonl") == rows
+    assert capsys.readouterr().out.count("nothing more is sent") == 1
 
 
 @pytest.mark.parametrize(("key", "message"), [(None, "needs a W&B key"), ("short", "needs a valid W&B key")])

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from focus_jax import config_loading
 from focus_jax.config import Config, dense_twin
 from focus_jax.errors import UserError
 from focus_jax.evaluation.measures import Sample, estimate
@@ -19,7 +18,7 @@ from focus_jax.evaluation.report.outcome import Outcome
 from focus_jax.evaluation.report.record import History, RunRecord
 from focus_jax.model import AS_TRAINED
 from focus_jax.run_folder import RunFolder
-from focus_jax.telemetry.experiment import any_seed, computed
+from focus_jax.telemetry.experiment import any_seed, computed, differing_fields
 from focus_jax.telemetry.metrics import Row
 from focus_jax.telemetry.readings import LoggedReading
 
@@ -108,11 +107,11 @@ def pairs_of(runs: Iterable[RunRecord]) -> list[Pair]:
     """Every Focus model with its dense twin: of its own run where that has one, else of the run that differs from it in
     the attention alone."""
     runs = list(runs)
-    dense_runs = {dense_twin(computed(run.config)): run for run in runs if _has(run, "dense")}
+    dense_runs = {computed(dense_twin(run.config)): run for run in runs if _has(run, "dense")}
     pairs = []
     for run in runs:
         if _has(run, "focus"):
-            dense = run if _has(run, "dense") else dense_runs.get(dense_twin(computed(run.config)))
+            dense = run if _has(run, "dense") else dense_runs.get(computed(dense_twin(run.config)))
             if dense is not None:
                 pairs.append(Pair(run, dense))
     return pairs
@@ -127,12 +126,8 @@ def experiments_of(pairs: Iterable[Pair]) -> list[Experiment]:
 
 def names_of(experiments: Sequence[Experiment]) -> list[str]:
     """What tells each experiment from the others: the fields in which their configs differ."""
-    configs = [any_seed(experiment.config) for experiment in experiments]
-    fields = {
-        name
-        for one, other in itertools.combinations(configs, 2)
-        for name, _, _ in config_loading.differences(one, other)
-    }
+    configs = [experiment.config for experiment in experiments]
+    fields = {name for pair in itertools.combinations(configs, 2) for name in differing_fields(*pair)}
     return [", ".join(f"{name}={_field(config, name)}" for name in sorted(fields)) for config in configs]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from focus_jax import config_loading
 from focus_jax.config import Config
-from focus_jax.telemetry.metrics import FILE_NAME, Row, read_rows
+from focus_jax.run_folder import RunFolder
+from focus_jax.telemetry.metrics import Row, read_rows
 from focus_jax.telemetry.readings import LoggedReading
 
 History = list[Row]
@@ -25,8 +25,8 @@ class RunRecord:
     @classmethod
     def read(cls, folder: Path) -> "RunRecord":
         """Raises UserError where the folder is not that of a run or has logged nothing yet."""
-        rows = read_rows(folder / FILE_NAME)
-        return cls(folder, config_loading.read_json(folder / "config.json"), rows)
+        rows = read_rows(RunFolder(folder).metrics)
+        return cls(folder, RunFolder(folder).read_config(), rows)
 
     @property
     def name(self) -> str:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -40,6 +42,12 @@ def close(telemetry):
     """As at the end of a process: W&B's own process has written everything when it has ended."""
     telemetry.close()
     wandb.teardown()
+
+
+def upload(config):
+    """With the command that the run prints at its end."""
+    (log,) = Path(config.run).glob("wandb/offline-run-*")
+    subprocess.run([sys.executable, "-m", "wandb", "sync", log], cwd=log, check=True, capture_output=True, timeout=60)
 
 
 def figures_of(history):
@@ -87,6 +95,16 @@ def test_a_continued_offline_run_is_one_log_without_duplicate_or_backward_steps(
     Path(config.run).mkdir()
     drive(config, 0, 600)
     assert figures_of(continued) == figures_of(offline_run.history(Path(config.run)))
+
+
+def test_uploading_an_offline_run_before_and_after_it_was_continued_gives_it_once(config, server):
+    config = with_wandb(config, "offline")
+    drive(config, 0, 250)
+    upload(config)
+    assert server.history[-1]["step"] == 250
+    drive(config, 201, 600, resumed_step=200)
+    upload(config)
+    assert figures_of(server.history) == figures_of(offline_run.history(Path(config.run)))
 
 
 def test_a_continued_online_run_keeps_its_id_and_sends_only_what_is_missing(config, server):

@@ -23,6 +23,10 @@ def pretrain(run: config.Config, folder: RunFolder, store: TokenStore) -> int:
     """Trains the models of a run to its end, or continues it; returns the exit code."""
     folder.write_config(run)
     checkpoints = Checkpoints(folder.checkpoints, run.checkpoint)
+    if checkpoints.latest_step() == run.training.steps:
+        checkpoints.close()
+        print(f"{folder.path} is finished; to train another run, name another folder with --run")
+        return 0
     learners = [Learner(name, config.of_model(run, name)) for name in run.models]
     first_step = _begin(learners, checkpoints, folder, store)
     telemetry = Telemetry(run, folder.path, resumed_step=first_step or None)

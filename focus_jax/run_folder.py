@@ -36,6 +36,10 @@ class RunFolder:
         """Losses of every held-out token and groups of every token at that checkpoint."""
         return self.evaluations / str(step)
 
+    def token_losses(self, step: int, reading: str) -> Path:
+        """File of one model and reading, by the key of its LoggedReading."""
+        return self.evaluation(step) / f"{reading}.npz"
+
     def evaluated_steps(self) -> Iterator[int]:
         """Steps with an evaluation, ascending."""
         if self.evaluations.is_dir():

@@ -70,21 +70,19 @@ def held_out_sample(run: config.Config, store: TokenStore, sequence_length: int)
 
 def store_measurements(folder: RunFolder, step: int, measured: Iterable[Measurement], sample: Sample) -> None:
     """Losses of every held-out token and best groups, so that runs can be paired and groups be followed later."""
-    target = folder.evaluation(step)
-    target.mkdir(parents=True, exist_ok=True)
+    folder.evaluation(step).mkdir(parents=True, exist_ok=True)
     for m in measured:
         arrays = {"nats_ST": m.nats_ST, "valid_ST": sample.valid_ST, "documents_ST": sample.documents_ST}
         if m.groups is not None:
             arrays["best_group_LST"] = m.groups.best_LST
-        _save_atomically(
-            target / f"{m.model}-{m.reading.slug()}.npz", text_sha256=np.array(_text_hash(sample)), **arrays
-        )
+        path = folder.token_losses(step, m.reading.logged(m.model).key)
+        _save_atomically(path, text_sha256=np.array(_text_hash(sample)), **arrays)
 
 
 def previous_groups(folder: RunFolder, step: int, reading: NamedReading, sample: Sample) -> np.ndarray | None:
     """Best groups (L, S, T) of Focus at the newest evaluation of the same text before `step`, None if there is none."""
     for earlier in reversed([s for s in folder.evaluated_steps() if s < step]):
-        path = folder.evaluation(earlier) / f"focus-{reading.slug()}.npz"
+        path = folder.token_losses(earlier, reading.logged("focus").key)
         if path.exists():
             with np.load(path) as stored:
                 if stored["text_sha256"] == _text_hash(sample):

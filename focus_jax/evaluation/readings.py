@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from focus_jax import config
 from focus_jax.model import AS_TRAINED, Reading
+from focus_jax.telemetry.readings import LoggedReading
 
 
 class NamedReading(NamedTuple):
@@ -21,11 +22,8 @@ class NamedReading(NamedTuple):
     def labels(self) -> dict:
         return {"routing": self.routing, "top_k": self.top_k, "gate": self.gate, "causal": self.causal}
 
-    def slug(self) -> str:
-        """Part of a file name."""
-        if self.routing != "hard":
-            return self.routing
-        return f"hard-{self.top_k}" + ("" if self.gate is None else f"-{self.gate}")
+    def logged(self, model: str) -> LoggedReading:
+        return LoggedReading(model, self.routing, self.top_k, self.gate, self.causal)
 
 
 def readings_of(run: config.Config, top_ks: Iterable[int]) -> list[NamedReading]:

@@ -38,8 +38,8 @@ def test_twins_trained_apart_are_found_and_paired_token_by_token(tmp_path):
     focus, dense = twins_apart(tmp_path, attention=Dense())
     base_ST = np.random.default_rng(0).normal(3, 1, (8, 16))
     shift_S1 = np.linspace(-0.04, -0.01, 8)[:, None]
-    store_losses(focus, "focus-soft.npz", base_ST + shift_S1)
-    store_losses(dense, "dense-none.npz", base_ST)
+    store_losses(focus, "focus_soft.npz", base_ST + shift_S1)
+    store_losses(dense, "dense.npz", base_ST)
     (pair,) = pairs_of([focus, dense])
     history = next(iter(pair.comparisons().values()))
     assert [row["step"] for row in history] == [100, 200, 300, 400, 500, 600]
@@ -52,8 +52,8 @@ def test_twins_trained_apart_are_found_and_paired_token_by_token(tmp_path):
 
 def test_losses_of_different_text_are_not_paired(tmp_path):
     focus, dense = twins_apart(tmp_path)
-    store_losses(focus, "focus-soft.npz", np.ones((4, 8)))
-    store_losses(dense, "dense-none.npz", np.ones((4, 8)), text="other")
+    store_losses(focus, "focus_soft.npz", np.ones((4, 8)))
+    store_losses(dense, "dense.npz", np.ones((4, 8)), text="other")
     with pytest.raises(UserError, match="different held-out text"):
         write_comparison([focus.folder, dense.folder], tmp_path / "comparison.html")
 
@@ -89,6 +89,13 @@ def test_the_interval_over_seeds_is_students(tmp_path):
     assert outcome.ahead == "unclear"
     assert over_seeds([-0.02, -0.021, -0.019]).ahead == "focus"
     assert over_seeds([0.02]).ahead == "unknown"
+
+
+def test_twins_of_which_one_has_not_been_evaluated_yet_are_named_as_such(tmp_path):
+    focus = write_run(synthetic_config(tmp_path / "focus", models=("focus",)))
+    dense = write_run(synthetic_config(tmp_path / "dense", models=("dense",)), steps_done=50)
+    page = write_comparison([focus, dense], tmp_path / "comparison.html").read_text()
+    assert "Not yet evaluated at a step that all of these runs have reached" in text_of(page)
 
 
 def test_pairs_of_different_length_are_compared_where_all_have_been(tmp_path):

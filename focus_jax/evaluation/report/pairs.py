@@ -3,9 +3,8 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy import stats
@@ -13,10 +12,8 @@ from scipy import stats
 from focus_jax.config import Config, dense_twin
 from focus_jax.errors import UserError
 from focus_jax.evaluation.measures import Sample, estimate
-from focus_jax.evaluation.readings import NamedReading
 from focus_jax.evaluation.report.outcome import Outcome
 from focus_jax.evaluation.report.record import History, RunRecord
-from focus_jax.model import AS_TRAINED
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry.experiment import any_seed, computed, differing_fields
 from focus_jax.telemetry.metrics import Row
@@ -45,25 +42,24 @@ class Pair:
         """
         if self.focus is self.dense:
             return self.focus.comparisons()
-        dense_reading, dense_rows = next(
-            (reading, rows) for reading, rows in self.dense.evaluations().items() if reading.model == "dense"
-        )
-        dense_by_step = {row["step"]: row for row in dense_rows}
-        compared = {}
-        for reading, rows in self.focus.evaluations().items():
-            if reading.model == "focus":
-                common = [row for row in rows if row["step"] in dense_by_step]
-                compared[reading] = [
-                    self._compare(reading, row, dense_reading, dense_by_step[row["step"]]) for row in common
-                ]
+        dense = {reading: rows for reading, rows in self.dense.evaluations().items() if reading.model == "dense"}
+        compared = {
+            reading: [
+                self._compare(reading, row, dense_reading, dense_row)
+                for dense_reading, dense_rows in dense.items()
+                for row, dense_row in _at_the_same_steps(rows, dense_rows)
+            ]
+            for reading, rows in self.focus.evaluations().items()
+            if reading.model == "focus"
+        }
         return {reading: history for reading, history in compared.items() if history}
 
     def _compare(self, reading: LoggedReading, focus: Row, dense_reading: LoggedReading, dense: Row) -> Row:
         """A `compare` row; without an interval where single losses were not kept."""
         row = {"step": focus["step"], "tokens": focus["tokens"]}
         paths = (
-            _stored_losses(self.focus, reading, focus["step"]),
-            _stored_losses(self.dense, dense_reading, dense["step"]),
+            RunFolder(self.focus.folder).token_losses(focus["step"], reading.key),
+            RunFolder(self.dense.folder).token_losses(dense["step"], dense_reading.key),
         )
         if not all(path.exists() for path in paths):
             return row | {"delta_nats": focus["loss"] - dense["loss"], "delta_ci95": None}
@@ -140,9 +136,9 @@ def over_seeds(deltas: Sequence[float]) -> Outcome:
     return Outcome(mean, (mean - spread, mean + spread))
 
 
-def _stored_losses(run: RunRecord, reading: LoggedReading, step: int) -> Path:
-    slug = NamedReading(AS_TRAINED, reading.routing, reading.top_k, reading.gate, reading.causal).slug()
-    return RunFolder(run.folder).evaluation(step) / f"{reading.model}-{slug}.npz"
+def _at_the_same_steps(ours: History, theirs: History) -> Iterator[tuple[Row, Row]]:
+    by_step = {row["step"]: row for row in theirs}
+    yield from ((row, by_step[row["step"]]) for row in ours if row["step"] in by_step)
 
 
 def _has(run: RunRecord, model: str) -> bool:

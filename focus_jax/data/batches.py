@@ -1,6 +1,6 @@
-"""Batches of windows: a window is T + 1 consecutive tokens of a split, of which T are inputs and T are targets.
+"""Batches of windows: T + 1 consecutive tokens of a split, of which T are inputs and T are targets.
 
-Windows do not overlap, and documents within one are joined by the end-of-document token: attention crosses them.
+Documents within a window are joined by the end-of-document token, and attention crosses them.
 Letters: B sequences of a batch, T tokens of a sequence, S = T + 1.
 """
 
@@ -13,6 +13,7 @@ import grain
 import numpy as np
 
 from focus_jax.data.store import Split, TokenStore
+from focus_jax.data.windows import Windows, held_out_windows, training_windows
 from focus_jax.errors import UserError
 
 # One reading thread, a few batches ahead: reading takes a small part of a core, and order does not depend on it.
@@ -59,7 +60,7 @@ def train_batches(
         raise UserError(f"training.batch_size: {batch_size} does not divide among {process_count} processes")
     parts = store.mixture or ((store, 1.0),)
     shuffled = [
-        _endless(_Windows(part.train, sequence_length, f"the training text of {part.folder}"), _seed_of(seed, number))
+        _endless(training_windows(part, sequence_length), _seed_of(seed, number))
         for number, (part, _) in enumerate(parts)
     ]
     windows = (
@@ -80,12 +81,7 @@ def evaluation_batches(
     The sample and its order depend on the sequence length, the number of sequences and the seed, not on `batch_size`;
     the last batch is filled up with rows without targets. Raises UserError where the validation text is too short.
     """
-    windows = _Windows(store.validation, sequence_length, f"the validation text of {store.folder}")
-    if len(windows) < sequences:
-        raise UserError(
-            f"evaluation.sequences: {sequences} sequences of {sequence_length} tokens, and the validation text of "
-            f"{store.folder} has {len(windows)}; ask for fewer, or hold out more text"
-        )
+    windows = held_out_windows(store, sequence_length, sequences)
     edges = np.arange(sequences + 1) * len(windows) // sequences
     chosen = np.random.default_rng(seed).integers(edges[:-1], edges[1:])
     return (
@@ -94,29 +90,9 @@ def evaluation_batches(
     )
 
 
-def _endless(windows: "_Windows", seed: int) -> grain.MapDataset:
+def _endless(windows: Windows, seed: int) -> grain.MapDataset:
     """Epoch after epoch, each in another order."""
     return grain.MapDataset.source(windows).shuffle(seed=seed).repeat(ENDLESS // len(windows) + 1)
-
-
-class _Windows:
-    """Window i of a split is its tokens i·T … i·T + T: the last target of one is the first input of the next."""
-
-    def __init__(self, split: Split, sequence_length: int, name: str) -> None:
-        self._split = split
-        self._T = sequence_length
-        self._count = max(0, (split.tokens - 1) // sequence_length)
-        if not self._count:
-            raise UserError(f"training.sequence_length: {sequence_length}, and {name} has only {split.tokens} tokens")
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self._split.read(index * self._T, (index + 1) * self._T + 1)
-
-    def __repr__(self) -> str:
-        return f"_Windows({self._count})"
 
 
 class _Proportions(grain.transforms.DatasetSelectionMap):
@@ -158,7 +134,7 @@ def _split_window(tokens_BS: np.ndarray) -> Batch:
     return Batch(np.ascontiguousarray(tokens_BS[:, :-1]), np.ascontiguousarray(tokens_BS[:, 1:]))
 
 
-def _evaluation_batch(split: Split, windows: _Windows, chosen: np.ndarray, batch_size: int) -> EvaluationBatch:
+def _evaluation_batch(split: Split, windows: Windows, chosen: np.ndarray, batch_size: int) -> EvaluationBatch:
     tokens_BS = np.stack([windows[int(index)] for index in chosen])
     T = tokens_BS.shape[1] - 1
     documents_BT = split.document_of(chosen[:, None] * T + np.arange(1, T + 1))

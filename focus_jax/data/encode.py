@@ -45,6 +45,7 @@ def encode(corpus: Corpus, tokenizer: TokenizerRecord, folder: Path) -> dict[str
                 _encode_part(name, part, encoder, folder, bar.update)
         else:
             _encode_in_processes(missing, tokenizer, folder, bar)
+        bar.update(bar.total - bar.n)  # what cleaning the text took away
     return {split: tuple(manifest.read(Shard, folder / f"{name}.json") for name in names[split]) for split in names}
 
 

@@ -41,14 +41,13 @@ class Split:
         """Tokens start … stop − 1 as int32; touches no other page of the files."""
         tokens = np.empty(stop - start, np.int32)
         filled = 0
-        shard = int(np.searchsorted(self._ends, start, side="right"))
         while filled < len(tokens):
+            shard = int(np.searchsorted(self._ends, start + filled, side="right"))
             in_shard = self._map(shard)
             offset = start + filled - int(self._ends[shard]) + len(in_shard)
             some = in_shard[offset : offset + len(tokens) - filled]
             tokens[filled : filled + len(some)] = some
             filled += len(some)
-            shard += 1
         return tokens
 
     def document_of(self, positions: np.ndarray) -> np.ndarray:

@@ -15,6 +15,8 @@ from focus_jax.data.documents import Document, check_length, clean
 from focus_jax.errors import UserError
 
 FORMAT = "array_record"
+# What the tfds command itself needs: its package does not install all of it.
+ENVIRONMENT = "pip install tensorflow-datasets tensorflow apache-beam mlcroissant importlib_resources"
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,14 @@ def _builder(data: config.Data) -> Any:
     except tfds.core.DatasetNotFoundError:
         raise MissingCorpusError(
             f"data.dataset: {data.dataset} is not prepared in {data.dataset_folder or tfds.core.constants.DATA_DIR}; "
-            f"prepare it, in an environment with TensorFlow (not needed afterwards), by `{_prepare_command(data)}`",
+            f"prepare it by `{_prepare_command(data)}` in an environment of its own (`{ENVIRONMENT}`)",
             _description(data),
         ) from None
     if FORMAT not in {file_format.value for file_format in builder.info.available_file_formats()}:
         raise UserError(
-            f"data.dataset: {builder.data_path} is in another file format; convert it, in an environment with "
-            f"TensorFlow, by `tfds convert_format --dataset_version_dir={shlex.quote(str(builder.data_path))} "
-            f"--out_file_format={FORMAT}`"
+            f"data.dataset: {builder.data_path} is in another file format; convert it by `tfds convert_format "
+            f"--dataset_version_dir={shlex.quote(str(builder.data_path))} --out_file_format={FORMAT}` "
+            f"in an environment of its own (`{ENVIRONMENT}`)"
         )
     return builder
 

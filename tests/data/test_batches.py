@@ -9,6 +9,7 @@ import pytest
 
 from focus_jax.data.batches import _Proportions, evaluation_batches, train_batches
 from focus_jax.data.store import open_store
+from focus_jax.data.windows import check_lengths
 from focus_jax.errors import UserError
 from tests.data.conftest import write_texts
 
@@ -89,6 +90,15 @@ def test_neighbouring_seeds_share_no_order(store):
 def test_a_sequence_longer_than_the_text(store):
     with pytest.raises(UserError, match=r"training\.sequence_length: 1000000, and the training text of .* tokens"):
         some(store, 1, sequence_length=1_000_000)
+
+
+def test_lengths_can_be_checked_before_anything_starts(store):
+    windows = (store.validation.tokens - 1) // T
+    check_lengths(store, sequence_length=T, sequences=windows)
+    with pytest.raises(UserError, match=r"training\.sequence_length"):
+        check_lengths(store, sequence_length=store.train.tokens, sequences=1)
+    with pytest.raises(UserError, match=r"evaluation\.sequences"):
+        check_lengths(store, sequence_length=T, sequences=windows + 1)
 
 
 def test_rows_that_do_not_divide_among_processes(store):

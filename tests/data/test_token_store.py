@@ -52,9 +52,10 @@ def test_a_store_holds_every_document_in_order_and_its_end(data, texts):
     assert sorted(texts_in_store) == sorted(path.read_text() for path in texts.iterdir())
 
 
-def test_reading_across_shards(data, small_parts):
+def test_reading_across_shards(data, texts, small_parts):
+    (texts / "book04b.txt").write_text(" \n" * 5_000)  # a shard with nothing in it
     split = open_store(data, 257).train
-    assert split.shards > 2
+    assert 0 in [shard.tokens for shard in open_store(data, 257).manifest.train]
     whole = split.read(0, split.tokens)
     for start in range(0, split.tokens - 9_000, 997):
         np.testing.assert_array_equal(split.read(start, start + 9_000), whole[start : start + 9_000])

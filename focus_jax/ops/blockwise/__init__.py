@@ -1,16 +1,11 @@
 """Attention in plain JAX that never holds T×S: the default where there is no NVIDIA GPU.
 
-The work is cut into steps of about a million logits. A step is a few large matrix products and one pass of exponentials;
-what no query block keeps is never touched, forward or backward.
+The work is cut into steps of about a million logits. A step is a few large matrix products and one pass of
+exponentials; what no query block keeps is never touched, forward or backward.
 """
 
-import jax
-
 from focus_jax.ops.blockwise.dense import dense_attention
+from focus_jax.ops.blockwise.gated import gated_attention
 from focus_jax.ops.blockwise.routed import routed_attention
 
 __all__ = ["dense_attention", "gated_attention", "routed_attention"]
-
-
-def gated_attention(q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, *a: object, **_: object) -> jax.Array:
-    raise NotImplementedError("blockwise is being written")

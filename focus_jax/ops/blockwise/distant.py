@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from focus_jax.ops.blockwise import ranges
-from focus_jax.ops.blockwise.numerics import LOG2_E
 from focus_jax.ops.blockwise.pairs import sorted_pairs
+from focus_jax.ops.blockwise.rules import GatedByToken, Kept, Rule
 from focus_jax.ops.layout import Layout, build_layout, entries_to_slots, rows_to_slots, slots_to_entries
 
 LARGEST_BLOCK = 256
@@ -71,18 +71,13 @@ def attend(
     window: int,
     scale: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """Softmax over the distant keys that each entry of a query reads: o_BTMHC in float32, lse_BTMH in units of log 2."""
+    """Softmax over the distant keys that each entry of a query reads: o_BTMHC (float32), lse_BTMH in units of log 2."""
 
     def attend_row(row: tuple) -> tuple[jax.Array, jax.Array]:
         q_PHC, k_PJC, v_PJC, layout, gates = row
-        pairs = sorted_pairs(layout, window)
         k_JPC, v_JPC = k_PJC.swapaxes(0, 1), v_PJC.swapaxes(0, 1)
-        key_gate_P = None if gates is None else gates.key_BP
-        o_QXHC, lse_QXH = ranges.attend(_blocks(q_PHC, layout), k_JPC, v_JPC, key_gate_P, pairs, scale)
-        lse_PH = _slots(lse_QXH)
-        if gates is not None:
-            lse_PH += gates.query_BP[:, None] * LOG2_E
-        return _slots(o_QXHC), lse_PH
+        o_QXHC, lse_QXH = ranges.attend(_blocks(q_PHC, layout), k_JPC, v_JPC, _rule(layout, gates, window), scale)
+        return _slots(o_QXHC), _slots(lse_QXH)
 
     o_BPHC, lse_BPH = lax.map(attend_row, (*_sorted(q_BTHC, k_BSJC, v_BSJC, layout), layout, gates))
     has_slot_BTM1 = (layout.query.slot_BE < lse_BPH.shape[1]).reshape(*q_BTHC.shape[:2], -1, 1)
@@ -107,25 +102,17 @@ def attend_backward(
 
     def differentiate_row(row: tuple) -> tuple:
         q_PHC, k_PJC, v_PJC, do_PHC, lse_PH, delta_PH, layout, gates = row
-        pairs = sorted_pairs(layout, window)
-        key_gate_P = None
-        if gates is not None:
-            lse_PH -= gates.query_BP[:, None] * LOG2_E
-            key_gate_P = gates.key_BP
-        dq_QXHC, dk_JPC, dv_JPC, dgates = ranges.attend_backward(
+        dq_QXHC, dk_JPC, dv_JPC, dquery_gate_QX, dkey_gate_P = ranges.attend_backward(
             _blocks(q_PHC, layout),
             k_PJC.swapaxes(0, 1),
             v_PJC.swapaxes(0, 1),
-            key_gate_P,
             _blocks(do_PHC, layout),
             _blocks(lse_PH, layout),
             _blocks(delta_PH, layout),
-            pairs,
+            _rule(layout, gates, window),
             scale,
         )
-        if dgates is not None:
-            dgate_QXH, dgate_P = dgates
-            dgates = (_slots(dgate_QXH).sum(axis=-1), dgate_P)
+        dgates = None if gates is None else Gates(_slots(dquery_gate_QX), dkey_gate_P)
         return _slots(dq_QXHC), dk_JPC.swapaxes(0, 1), dv_JPC.swapaxes(0, 1), dgates
 
     rows = (rows_to_slots(rows_BT_, layout.query) for rows_BT_ in (do_BTHC, lse_BTH, delta_BTH))
@@ -136,9 +123,14 @@ def attend_backward(
     dk_BSJC, dv_BSJC = (slots_to_entries(x_BPJC, layout.key).sum(axis=2) for x_BPJC in (dk_BPJC, dv_BPJC))
     if dgates is None:
         return dq_BTHC, dk_BSJC, dv_BSJC, None, None
-    dquery_gate_BP, dkey_gate_BP = dgates
-    dquery_gate_BTM = slots_to_entries(dquery_gate_BP, layout.query)
-    return dq_BTHC, dk_BSJC, dv_BSJC, dquery_gate_BTM, slots_to_entries(dkey_gate_BP, layout.key)[..., 0]
+    dquery_gate_BTM = slots_to_entries(dgates.query_BP, layout.query)
+    return dq_BTHC, dk_BSJC, dv_BSJC, dquery_gate_BTM, slots_to_entries(dgates.key_BP, layout.key)[..., 0]
+
+
+def _rule(layout: Layout, gates: Gates | None, window: int) -> Rule:
+    """Of one batch row."""
+    pairs = sorted_pairs(layout, window)
+    return Kept(pairs) if gates is None else GatedByToken(pairs, _blocks(gates.query_BP, layout), gates.key_BP)
 
 
 def _sorted(q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, layout: Layout) -> tuple:

@@ -1,8 +1,8 @@
 """Attention within a narrow window: every block of queries against its own and the previous block of keys at once.
 
-T, S, H, J, C as in attention.py, one batch row · A steps of N blocks of X tokens · G = H/J · R = G·X rows of one key/value
-head in a query block · Y = 2·X keys that a query block may see · E key slots: a block before the first query, and all
-blocks of the queries.
+T, S, H, J, C as in attention.py, one batch row · A steps of N blocks of X tokens · G = H/J · R = G·X rows of one
+key/value head in a query block · Y = 2·X keys that a query block may see · E key slots: a block before the first query,
+and all blocks of the queries.
 """
 
 from dataclasses import dataclass

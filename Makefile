@@ -1,6 +1,6 @@
 # `make demo` and `make test` make the environment they need (.venv) from the lock in requirements.txt.
 PYTHON := .venv/bin/python
-.PHONY: demo test check lint format lock clean
+.PHONY: demo test check check-h200 lint format lock clean
 
 demo: .venv/.installed
 	$(PYTHON) train.py --config configs/demo.py
@@ -9,8 +9,12 @@ test: .venv/.installed lint
 	$(PYTHON) -m pytest
 
 # Slower checks; all of them stay under 40 minutes on two cores.
-check: .venv/.installed
+check: .venv/.installed check-h200
 	$(PYTHON) -m pytest -m slow
+
+# The attention kernels as an H200 would get them: no spills, wgmma everywhere. No GPU needed; the main environment stays for CPUs.
+check-h200: .h200/.installed
+	JAX_PLATFORMS=cpu PYTHONPATH=.h200 $(PYTHON) -m focus_jax.bench.h200
 
 lint: .venv/.installed
 	.venv/bin/ruff format --check .
@@ -24,10 +28,16 @@ format: .venv/.installed
 # Needs uv on the PATH.
 lock:
 	uv pip compile pyproject.toml --extra dev --python-version 3.12 --no-header --no-emit-index-url --no-emit-find-links -o requirements.txt
+	uv pip compile pyproject.toml --extra h200 --python-version 3.12 --no-header --no-annotate --no-emit-index-url --no-emit-find-links | grep -E "^(jax-cuda|nvidia)" > requirements-h200.txt
+
+.h200/.installed: requirements-h200.txt .venv/.installed
+	rm -rf .h200
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target .h200 -r requirements-h200.txt
+	touch $@
 
 .venv/.installed: requirements.txt
 	.ci/environment
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .h200

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +22,6 @@ class Band:
     query_offset: int
     window: int | None
 
-    arrays: ClassVar[tuple] = ()
-    gated: ClassVar[bool] = False
-
     @classmethod
     def of(cls, q_BTHC: jax.Array, k_BSJC: jax.Array, query_offset: int, window: int | None) -> "Band":
         T, S = q_BTHC.shape[1], k_BSJC.shape[1]
@@ -36,6 +32,14 @@ class Band:
     def name(self) -> str:
         return "dense" if self.window is None else "local"
 
+    @property
+    def arrays(self) -> tuple[()]:
+        return ()
+
+    @property
+    def gated(self) -> bool:
+        return False
+
     def key_loops(self, refs: tuple, query_block: jax.Array, tile: Tile) -> Sequence[Loop]:
         first = self.query_offset + query_block * tile.queries
         last = first + tile.queries - 1
@@ -45,7 +49,8 @@ class Band:
             return edged(0, 0, lax.div(inner_end, tile.keys), pl.cdiv(end, tile.keys))[1:]
         start = lax.div(jnp.clip(first - self.window, 0, end), tile.keys)
         inner_start = pl.cdiv(jnp.maximum(last - self.window, 0), tile.keys)
-        return self.narrow(tile, edged(start, inner_start, lax.div(inner_end, tile.keys), pl.cdiv(end, tile.keys)))
+        parts = edged(start, inner_start, lax.div(inner_end, tile.keys), pl.cdiv(end, tile.keys))
+        return narrow(self.window, tile, parts)
 
     def query_loops(self, refs: tuple, key_block: jax.Array, tile: Tile) -> Sequence[Loop]:
         first = key_block * tile.keys - self.query_offset
@@ -59,13 +64,7 @@ class Band:
         end = jnp.clip(last + self.window + 1, 0, self.query_rows)
         inner_end = jnp.clip(first + self.window + 1, 0, self.query_rows)
         parts = edged(start, inner_start, lax.div(inner_end, tile.queries), pl.cdiv(end, tile.queries))
-        return self.narrow(tile, parts)
-
-    def narrow(self, tile: Tile, parts: Sequence[Loop]) -> Sequence[Loop]:
-        """One loop where the window is too narrow to hold a whole tile."""
-        if self.window >= tile.queries + tile.keys - 2:
-            return parts
-        return (Loop(parts[0].start, parts[-1].stop, edge=True),)
+        return narrow(self.window, tile, parts)
 
     def query_marks(self, refs: tuple, rows: pl.Slice) -> Marks:
         row = rows.start + jnp.arange(rows.size)
@@ -90,11 +89,13 @@ class Band:
             return None if self.key_rows % cols.size == 0 else position < end
         return (position >= first) & (position < end)
 
-    def key_gate(self, refs: tuple, cols: pl.Slice) -> jax.Array:
-        raise NotImplementedError("a band has no gates")
+    def key_gate(self, refs: tuple, cols: pl.Slice) -> None:
+        return None
 
 
-def edged(start: jax.Array | int, inner_start: jax.Array | int, inner_stop: jax.Array | int, stop: jax.Array | int):
+def edged(
+    start: jax.Array | int, inner_start: jax.Array | int, inner_stop: jax.Array | int, stop: jax.Array | int
+) -> Sequence[Loop]:
     """Blocks start…stop−1, the inner ones without an edge."""
     stop = jnp.maximum(stop, start)
     inner_start = jnp.clip(inner_start, start, stop)
@@ -104,3 +105,10 @@ def edged(start: jax.Array | int, inner_start: jax.Array | int, inner_stop: jax.
         Loop(inner_start, inner_stop, edge=False),
         Loop(inner_stop, stop, edge=True),
     )
+
+
+def narrow(window: int, tile: Tile, parts: Sequence[Loop]) -> Sequence[Loop]:
+    """One loop where the window is too narrow to hold a whole tile."""
+    if window >= tile.queries + tile.keys - 2:
+        return parts
+    return (Loop(parts[0].start, parts[-1].stop, edge=True),)

@@ -72,9 +72,7 @@ class Distant:
         has_slot_BTM1 = (query.slot_BE < query.entry_BP.shape[1]).reshape(*lse_BTMH.shape[:3], 1)
         return slots_to_entries(o_BPHC, query), jnp.where(has_slot_BTM1, lse_BTMH, -jnp.inf)
 
-    def backward(
-        self, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, output: OutputGradient
-    ) -> Gradients:
+    def backward(self, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, output: OutputGradient) -> Gradients:
         """Of the tokens, in float32; the sums over heads, of every query entry (B, T, M) and of every key (B, S)."""
         query, key = self.layout.query, self.layout.key
         lse_BHP = rows_to_slots(output.lse_BHT.swapaxes(1, 2), query).swapaxes(1, 2)
@@ -84,7 +82,7 @@ class Distant:
         in_slots = OutputGradient(rows_to_slots(output.do_BTHC, query), lse_BHP, delta_BHP)
         part = passes.backward(self._pattern(), self.scale, *self._slots(q_BTHC, k_BSJC, v_BSJC), in_slots)
         row_sums_BTM, key_sums_BS = None, None
-        if part.row_sums is not None:
+        if part.row_sums is not None and part.key_sums is not None:
             row_sums_BTM = slots_to_entries(part.row_sums.sum(axis=1), query)
             key_sums_BS = _tokens(part.key_sums.sum(axis=1), key)
         return Gradients(
@@ -94,7 +92,7 @@ class Distant:
     def _pattern(self) -> Groups:
         return Groups(self.layout, self.window, self.key_gate_BU)
 
-    def _slots(self, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array) -> tuple:
+    def _slots(self, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """In empty slots zeros, which add nothing to any sum."""
         key = self.layout.key
         return rows_to_slots(q_BTHC, self.layout.query), rows_to_slots(k_BSJC, key), rows_to_slots(v_BSJC, key)

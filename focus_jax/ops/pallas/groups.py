@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,9 @@ class Groups:
     key_gate_BP: jax.Array | None
     """In units of log 2."""
 
-    name: ClassVar[str] = "distant"
+    @property
+    def name(self) -> str:
+        return "distant"
 
     @property
     def arrays(self) -> Arrays:
@@ -94,8 +96,8 @@ class Groups:
         """All: keys that no query reads have no slot."""
         return None
 
-    def key_gate(self, refs: Arrays, cols: pl.Slice) -> jax.Array:
-        return refs.key_gate[cols]
+    def key_gate(self, refs: Arrays, cols: pl.Slice) -> jax.Array | None:
+        return None if refs.key_gate is None else refs.key_gate[cols]
 
 
 def _words(bits_BWP: jax.Array | None) -> Sequence[jax.Array]:

@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from focus_jax.ops.pallas.pattern import Loop, Marks, Pattern
+from focus_jax.ops.pallas.pattern import Loop, Pattern
 from focus_jax.ops.pallas.target import interpreting
 from focus_jax.ops.pallas.tuning import Tile
 
@@ -177,10 +177,9 @@ def _forward(q_ref, k_ref, v_ref, refs, o_ref, lse_ref, *, pattern, scale, tile,
         peak, total, o = state
         cols = pl.ds(key_block * tile.keys, tile.keys)
         read = pattern.read_keys(cols) if edge else None
-        logits = dot(q, load(k_ref, (cols,), C, read).T) * (scale * LOG2_E)
-        if pattern.gated:
-            logits += pattern.key_gate(refs, cols)[None, :]
-        logits = masked(logits, pattern.keep(down(query_marks), across(pattern.key_marks(refs, cols)), edge))
+        keep = pattern.keep(down(query_marks), across(pattern.key_marks(refs, cols)), edge)
+        product = dot(q, load(k_ref, (cols,), C, read).T)
+        logits = logits_of(product, scale, across(pattern.key_gate(refs, cols)), keep)
         new_peak = jnp.maximum(peak, logits.max(axis=1))
         finite_peak = jnp.where(new_peak == -jnp.inf, 0.0, new_peak)
         p = jnp.exp2(logits - finite_peak[:, None])
@@ -211,10 +210,8 @@ def _backward_queries(
         cols = pl.ds(key_block * tile.keys, tile.keys)
         read = pattern.read_keys(cols) if edge else None
         k, v = load(k_ref, (cols,), C, read), load(v_ref, (cols,), C, read)
-        logits = dot(q, k.T) * (scale * LOG2_E)
-        if pattern.gated:
-            logits += pattern.key_gate(refs, cols)[None, :]
-        logits = masked(logits, pattern.keep(down(query_marks), across(pattern.key_marks(refs, cols)), edge))
+        keep = pattern.keep(down(query_marks), across(pattern.key_marks(refs, cols)), edge)
+        logits = logits_of(dot(q, k.T), scale, across(pattern.key_gate(refs, cols)), keep)
         p = jnp.exp2(logits - lse[:, None])
         ds = p * (dot(do, v.T) + minus_delta[:, None])
         return dq + dot(ds.astype(k.dtype), k), *(total + ds.sum(axis=1) for total in sums)
@@ -235,7 +232,7 @@ def _backward_keys(
     exist, read = within(cols, S), pattern.read_keys(cols)
     key_marks = pattern.key_marks(refs, cols)
     k, v = load(k_ref, (slice(None),), C, read), load(v_ref, (slice(None),), C, read)
-    gate = pattern.key_gate(refs, cols) if pattern.gated else None
+    gate = pattern.key_gate(refs, cols)
 
     def visit(query_block, head, state, edge):
         dk, dv, *sums = state
@@ -244,10 +241,8 @@ def _backward_keys(
         q, do = load(q_ref, (rows, head), C, row_exists), load(do_ref, (rows, head), C, row_exists)
         lse = load_row(lse_ref, (head, rows), row_exists, jnp.inf)
         minus_delta = -load_row(delta_ref, (head, rows), row_exists, 0.0)
-        logits = dot(k, q.T) * (scale * LOG2_E)
-        if pattern.gated:
-            logits += gate[:, None]
-        logits = masked(logits, pattern.keep(across(pattern.query_marks(refs, rows)), down(key_marks), edge))
+        keep = pattern.keep(across(pattern.query_marks(refs, rows)), down(key_marks), edge)
+        logits = logits_of(dot(k, q.T), scale, down(gate), keep)
         p = jnp.exp2(logits - lse[None, :])
         dv += dot(p.astype(do.dtype), do)
         # As a sum it starts the accumulator of the product, which saves the registers that decide about spills.
@@ -301,13 +296,16 @@ def store(ref, value: jax.Array, C: int, rows: jax.Array | None) -> None:
 
 
 def matrix_mask(rows: jax.Array | None, C: int, padded_C: int) -> jax.Array | None:
-    channels = None if C == padded_C else (jnp.arange(padded_C) < C)[None, :]
+    channels = None if padded_C == C else (jnp.arange(padded_C) < C)[None, :]
     if rows is None or channels is None:
         return channels if rows is None else rows[:, None]
     return rows[:, None] & channels
 
 
-def masked(logits: jax.Array, keep: jax.Array | None) -> jax.Array:
+def logits_of(product: jax.Array, scale: float, gate: jax.Array | None, keep: jax.Array | None) -> jax.Array:
+    logits = product * (scale * LOG2_E)
+    if gate is not None:
+        logits += gate
     return logits if keep is None else jnp.where(keep, logits, -jnp.inf)
 
 
@@ -321,9 +319,11 @@ def zeros(shape: tuple[int, ...]) -> jax.Array:
     return jnp.zeros(shape, jnp.float32)
 
 
-def down(marks: Marks) -> list[jax.Array]:
-    return [mark[:, None] for mark in marks]
+def down[Tree](marks: Tree) -> Tree:
+    """Vectors as columns of a tile."""
+    return jax.tree.map(lambda mark: mark[:, None], marks)
 
 
-def across(marks: Marks) -> list[jax.Array]:
-    return [mark[None, :] for mark in marks]
+def across[Tree](marks: Tree) -> Tree:
+    """Vectors as rows of a tile."""
+    return jax.tree.map(lambda mark: mark[None, :], marks)

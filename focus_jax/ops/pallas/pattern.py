@@ -4,7 +4,7 @@ Letters as in kernels.py.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax.experimental import pallas as pl
@@ -26,25 +26,27 @@ class Loop(NamedTuple):
 class Pattern(Protocol):
     """`refs` are the pattern's own arrays for one batch entry; rows and columns are ranges of queries and of keys."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """In the names of the kernels, and decides about their tiles."""
 
     @property
-    def arrays(self) -> tuple:
+    def arrays(self) -> Any:
         """A tree of arrays (B, …) that come back as `refs`."""
 
     @property
     def gated(self) -> bool:
-        """Whether `key_gate` is added to the logits."""
+        """Whether there is a `key_gate`."""
 
-    def key_loops(self, refs: tuple, query_block: jax.Array, tile: Tile) -> Sequence[Loop]:
+    def key_loops(self, refs: Any, query_block: jax.Array, tile: Tile) -> Sequence[Loop]:
         """The blocks of keys that a block of queries visits."""
 
-    def query_loops(self, refs: tuple, key_block: jax.Array, tile: Tile) -> Sequence[Loop]:
+    def query_loops(self, refs: Any, key_block: jax.Array, tile: Tile) -> Sequence[Loop]:
         """The blocks of queries that visit a block of keys."""
 
-    def query_marks(self, refs: tuple, rows: pl.Slice) -> Marks: ...
+    def query_marks(self, refs: Any, rows: pl.Slice) -> Marks: ...
 
-    def key_marks(self, refs: tuple, cols: pl.Slice) -> Marks: ...
+    def key_marks(self, refs: Any, cols: pl.Slice) -> Marks: ...
 
     def keep(self, query_marks: Marks, key_marks: Marks, edge: bool) -> jax.Array | None:
         """The kept pairs, from marks that broadcast against each other; None keeps all."""
@@ -52,5 +54,5 @@ class Pattern(Protocol):
     def read_keys(self, cols: pl.Slice) -> jax.Array | None:
         """The keys that some query reads; the others may hold anything, even NaN. None where all are read."""
 
-    def key_gate(self, refs: tuple, cols: pl.Slice) -> jax.Array:
-        """Added to the logits of each key, in units of log 2."""
+    def key_gate(self, refs: Any, cols: pl.Slice) -> jax.Array | None:
+        """Added to the logits of each key, in units of log 2; None adds nothing."""

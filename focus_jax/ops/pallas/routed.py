@@ -45,9 +45,7 @@ def routed_attention(
     if not has_distant_pairs or 0 in (query_groups_BTM.shape[2], key_groups_BSN.shape[2]):
         return band_attention(Band.of(q_BTHC, k_BSJC, query_offset, window), scale, q_BTHC, k_BSJC, v_BSJC)
     routing = Routing(num_groups, window, query_offset, scale)
-    return _attention(
-        routing, q_BTHC, k_BSJC, v_BSJC, query_groups_BTM, key_groups_BSN, query_gate_BTM, key_gate_BS
-    )
+    return _attention(routing, q_BTHC, k_BSJC, v_BSJC, query_groups_BTM, key_groups_BSN, query_gate_BTM, key_gate_BS)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -67,7 +65,7 @@ def _backward(routing: Routing, residuals: tuple, do_BTHC: jax.Array) -> tuple:
     output = passes.output_gradient(do_BTHC, o_BTHC, lse_BHT)
     near = passes.backward(_band(routing, q_BTHC, k_BSJC), routing.scale, q_BTHC, k_BSJC, v_BSJC, output)
     far = distant.backward(q_BTHC, k_BSJC, v_BSJC, output)
-    dq, dk, dv = ((near_part + far_part).astype(do_BTHC.dtype) for near_part, far_part in zip(near[:3], far[:3]))
+    dq, dk, dv = ((a + b).astype(a.dtype) for a, b in ((near.dq, far.dq), (near.dk, far.dk), (near.dv, far.dv)))
     dquery_gate = None if query_gate_BTM is None else far.row_sums
     dkey_gate = None if key_gate_BS is None else far.key_sums
     return dq, dk, dv, None, None, dquery_gate, dkey_gate

@@ -4,7 +4,7 @@ Chosen so that an H200 compile of every kernel spills nothing and multiplies by 
 shared memory and blocks per multiprocessor), otherwise by what larger Triton code bases use on Hopper.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -29,8 +29,9 @@ class Tile(NamedTuple):
         return triton.CompilerParams(num_warps=self.warps, num_stages=self.stages)
 
 
-# By kernel; a narrow window has so few tiles per block that small ones, several on a multiprocessor, hide their start.
-HALF_PRECISION = {
+# By head size and kernel. A window has so few tiles per block that small ones, several on a multiprocessor, hide how each
+# begins and ends.
+HALF_PRECISION: Mapping[int, Mapping[str, Tile]] = {
     64: {
         "forward": Tile(128, 64, 8, 3),
         "local_forward": Tile(64, 64, 4, 2),
@@ -52,7 +53,7 @@ HALF_PRECISION = {
         "backward_keys": Tile(32, 64, 8, 2),
     },
 }
-SINGLE_PRECISION = {
+SINGLE_PRECISION: Mapping[int, Mapping[str, Tile]] = {
     64: dict.fromkeys(KERNELS, Tile(32, 32, 4, 1)),
     256: dict.fromkeys(KERNELS, Tile(32, 32, 8, 1)),
 }

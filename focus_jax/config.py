@@ -175,7 +175,7 @@ class Data(Section):
     validation_fraction: OpenFraction = 0.05
     """Share of the text that is held out (whole documents) when nothing is named for it."""
     max_document_bytes: Annotated[int, Field(ge=1, le=2**31)] = 32 * 2**20
-    """A longer document is refused by name: one is held in memory whole, at about 10 bytes per byte of text, or 150
+    """A longer document is refused by name: one is held in memory whole, at about 10 bytes per byte of text, or 130
     where a tokenizer.json cannot be applied line by line."""
     tokenizer: str = "bytes"
     """"bytes" (257 tokens), "gpt2" (50,257), "trained" (a byte-level BPE of model.vocab_size tokens, trained on the

@@ -5,7 +5,16 @@ V vocabulary, K groups, R routing width.
 """
 
 from focus_jax.model.decoder import Decoder, focus_layers, parameter_count
+from focus_jax.model.mixing import attention_implementations
 from focus_jax.model.reading import AS_TRAINED, Reading
 from focus_jax.model.router import Potential
 
-__all__ = ["AS_TRAINED", "Decoder", "Potential", "Reading", "focus_layers", "parameter_count"]
+__all__ = [
+    "AS_TRAINED",
+    "Decoder",
+    "Potential",
+    "Reading",
+    "attention_implementations",
+    "focus_layers",
+    "parameter_count",
+]

@@ -5,8 +5,24 @@ import jax.numpy as jnp
 from flax import nnx
 
 from focus_jax import config, ops, routing
+from focus_jax.errors import UserError
 from focus_jax.model.reading import Reading
 from focus_jax.model.router import Router
+
+
+def attention_implementations(run: config.Config) -> dict[str, str]:
+    """The implementation of each attention operation that the models of a run use, to be printed and recorded.
+
+    Raises UserError where an operation does not have the one that the config names.
+    """
+    wanted = run.model.attention_implementation
+    try:
+        chosen = {"dense": ops.resolve("dense", wanted)}
+        if "focus" in run.models:
+            chosen |= {"gated": ops.resolve("gated", wanted), "routed": ops.resolve("routed", wanted)}
+        return chosen
+    except ValueError as error:
+        raise UserError(f"model.attention_{error}") from None
 
 
 class DenseMixing(nnx.Module):

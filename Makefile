@@ -10,6 +10,7 @@ test: .venv/.installed lint
 
 # Slower checks; all of them stay under 40 minutes on two cores.
 check: .venv/.installed check-h200
+	.ci/browser
 	$(PYTHON) -m pytest -m slow
 
 # The attention kernels as an H200 would get them: no spills, wgmma everywhere. No GPU needed; the main environment stays for CPUs.

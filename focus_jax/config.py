@@ -178,8 +178,8 @@ class Data(Section):
     """A longer document is refused by name: one is held in memory whole, at about 10 bytes per byte of text, or 130
     where a tokenizer.json cannot be applied line by line."""
     tokenizer: str = "bytes"
-    """"bytes" (257 tokens), "gpt2" (50,257), "trained" (a byte-level BPE of model.vocab_size tokens, trained on the
-    training text), or the path of a Hugging Face tokenizer.json."""
+    """"bytes" (257 tokens), "gpt2" (50,257), "trained" (a byte-level BPE of model.vocab_size tokens, trained on about
+    100 MB of the training text), or the path of a Hugging Face tokenizer.json."""
     eos_token: str = ""
     """Token that ends a document; empty finds it (tokenizer_config.json beside the tokenizer.json, then the usual
     names); tokenizer=PATH only."""

@@ -20,6 +20,11 @@ from focus_jax.errors import UserError
 # A tokenizer is trained on about this much of the training text, evenly spaced documents of it.
 TRAINED_ON = 100 * 2**20
 NAMED_EMPTY = 5
+FIELD_OF_SPLIT = {
+    "stdlib": {"train": "source", "validation": "source"},
+    "text": {"train": "files", "validation": "validation_files"},
+    "tfds": {"train": "split", "validation": "validation_split"},
+}
 
 
 def build(data: config.Data, vocab_size: int, corpus: Corpus) -> None:
@@ -47,11 +52,11 @@ def build(data: config.Data, vocab_size: int, corpus: Corpus) -> None:
             train=shards["train"],
             validation=shards["validation"],
         )
-        for left_over in ("origin.json", *(f"{shard.name}.json" for shard in (*whole.train, *whole.validation))):
-            (unfinished / left_over).unlink()
         manifest.write(whole, unfinished / manifest.FILE)
         (unfinished / "lock").unlink()
         unfinished.replace(store)
+        for left_over in ("origin.json", *(f"{shard.name}.json" for shard in (*whole.train, *whole.validation))):
+            (store / left_over).unlink()
 
 
 def difference(origin: Origin, data: config.Data, description: dict[str, str | int]) -> str | None:
@@ -93,7 +98,7 @@ def _origin(data: config.Data, vocab_size: int, corpus: Corpus, unfinished: Path
     else:
         tokenizer = _make_tokenizer(data, vocab_size, corpus)
         tokenizer.save(unfinished)
-        origin = Origin(corpus=corpus.description, tokenizer=tokenizer.record)
+        origin = Origin(corpus=corpus.description | corpus.named, tokenizer=tokenizer.record)
     if origin.tokenizer.vocab_size != vocab_size:
         raise UserError(f"model.vocab_size: {vocab_size}, and the tokenizer has {origin.tokenizer.vocab_size} tokens")
     manifest.write(origin, record)
@@ -131,9 +136,4 @@ def _warn_of_empty(names: list[str]) -> None:
 def _refuse_empty(shards: dict[str, tuple[Shard, ...]], data: config.Data) -> None:
     for split, parts in shards.items():
         if not sum(shard.documents for shard in parts):
-            fields = {
-                "text": {"train": "files", "validation": "validation_files"},
-                "tfds": {"train": "split", "validation": "validation_split"},
-                "stdlib": {"train": "source", "validation": "source"},
-            }
-            raise UserError(f"data.{fields[data.source][split]}: the {split} text is empty")
+            raise UserError(f"data.{FIELD_OF_SPLIT[data.source][split]}: the {split} text is empty")

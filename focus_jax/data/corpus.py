@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from focus_jax.data.documents import Document, Part
 from focus_jax.errors import UserError
@@ -19,7 +19,7 @@ class MissingCorpusError(UserError):
     def __init__(self, message: str, description: dict[str, str | int]) -> None:
         super().__init__(message, description)
         self.description = description
-        """The entries of Corpus.description that are known without the text."""
+        """The entries of Corpus.description and Corpus.named that are known without the text."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -35,6 +35,8 @@ class Corpus:
     validation: tuple[Part, ...]
     modified_ns: int
     """When any of the text last changed (0: it never does)."""
+    named: dict[str, str | int] = field(default_factory=dict)
+    """Recorded beside the description, and compared only where the text is not on the machine: how it was named."""
 
     def splits(self) -> dict[str, tuple[Part, ...]]:
         return {"train": self.train, "validation": self.validation}

@@ -3,8 +3,9 @@
 import hashlib
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import CancelledError, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -54,10 +55,9 @@ _worker_state: dict[str, Any] = {}
 
 def _encode_in_processes(jobs: list[tuple[str, Part]], tokenizer: TokenizerRecord, folder: Path, bar: tqdm) -> None:
     context = multiprocessing.get_context("spawn")  # forking a process with JAX's threads in it can hang
-    done = context.Value("q", 0)
-    with ProcessPoolExecutor(
-        min(len(jobs), len(os.sched_getaffinity(0))), context, _start_worker, (tokenizer, folder, done)
-    ) as pool:
+    done, stop = context.Value("q", 0), context.Event()
+    start = (tokenizer, folder, done, stop)
+    with ProcessPoolExecutor(min(len(jobs), _cores()), context, _start_worker, start) as pool:
         pending = {pool.submit(_encode_in_worker, name, part) for name, part in jobs}
         try:
             while pending:
@@ -71,18 +71,26 @@ def _encode_in_processes(jobs: list[tuple[str, Part]], tokenizer: TokenizerRecor
                 "again (finished shards are kept), with a smaller data.max_document_bytes if it repeats"
             ) from None
         finally:
+            stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _start_worker(tokenizer: TokenizerRecord, folder: Path, done: Any) -> None:
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start_worker(tokenizer: TokenizerRecord, folder: Path, done: Any, stop: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per core already
-    _worker_state.update(tokenizer=load(tokenizer, folder), folder=folder, done=done)
+    _worker_state.update(tokenizer=load(tokenizer, folder), folder=folder, done=done, stop=stop)
 
 
 def _encode_in_worker(name: str, part: Part) -> None:
-    done = _worker_state["done"]
+    done, stop = _worker_state["done"], _worker_state["stop"]
 
     def progress(count: int) -> None:
+        if stop.is_set():
+            raise CancelledError
         with done.get_lock():
             done.value += count
 

@@ -51,8 +51,8 @@ def stdlib_corpus(data: config.Data) -> Corpus:
 
 def text_corpus(data: config.Data) -> Corpus:
     """Local files; raises MissingCorpusError where a glob matches nothing."""
-    matched = _matches("data.files", data.files)
-    held_out = _matches("data.validation_files", data.validation_files)
+    matched = _matches(data, "files")
+    held_out = _matches(data, "validation_files")
     root = Path(os.path.commonpath([path.parent for path in matched | held_out]))
     files = {path.relative_to(root).as_posix(): path.stat() for path in matched | held_out}
     if not held_out:
@@ -62,13 +62,19 @@ def text_corpus(data: config.Data) -> Corpus:
     return _corpus(data, root, files, {path.relative_to(root).as_posix() for path in held_out}, {})
 
 
-def _matches(field: str, patterns: tuple[str, ...]) -> set[Path]:
+def _named(data: config.Data) -> dict[str, str | int]:
+    return {"globs": " ".join(data.files), "validation globs": " ".join(data.validation_files)}
+
+
+def _matches(data: config.Data, field: str) -> set[Path]:
     paths: set[Path] = set()
-    for pattern in patterns:
+    for pattern in getattr(data, field):
         names = glob.glob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207 (pathlib's takes no absolute pattern)
         found = {Path(name).resolve() for name in names if Path(name).is_file()}
         if not found:
-            raise MissingCorpusError(f"{field}: {pattern!r} matches no file", {"source": "text"})
+            raise MissingCorpusError(
+                f"data.{field}: {pattern!r} matches no file", {"source": data.source, **_named(data)}
+            )
         paths |= found
     return paths
 
@@ -99,6 +105,7 @@ def _corpus(
         train=_parts(data, root, {name: size for name, size in sizes.items() if name not in held_out}),
         validation=_parts(data, root, {name: size for name, size in sizes.items() if name in held_out}),
         modified_ns=max(stat.st_mtime_ns for stat in files.values()),
+        named=_named(data),
     )
 
 

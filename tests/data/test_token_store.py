@@ -14,11 +14,13 @@ import pytest
 
 from focus_jax.data import encode as encode_module
 from focus_jax.data import manifest
+from focus_jax.data.build import _sample
 from focus_jax.data.corpus import Corpus
 from focus_jax.data.documents import Document
 from focus_jax.data.encode import encode
 from focus_jax.data.files import FilePart
 from focus_jax.data.manifest import Manifest, Origin, Shard
+from focus_jax.data.sources import open_corpus
 from focus_jax.data.store import open_finished, open_store
 from focus_jax.data.tokenizer import ByteTokenizer
 from focus_jax.errors import UserError
@@ -96,6 +98,15 @@ def test_a_tokenizer_is_trained_on_training_text_alone(data, texts):
     after = open_store(dataclasses.replace(data, store=data.store + "-2"), 300)
     assert after.tokenizer_hash == before.tokenizer_hash
     assert after.corpus_hash != before.corpus_hash
+
+
+def test_a_tokenizer_is_trained_on_evenly_spaced_documents_of_a_large_corpus(data, small_parts, monkeypatch):
+    parts = open_corpus(data).train
+    assert len(parts) > 2
+    names = [document.name for part in parts for document in part.documents()]
+    assert [document.name for document in _sample(parts)] == names
+    monkeypatch.setattr("focus_jax.data.build.TRAINED_ON", sum(part.text_bytes for part in parts) // 3 + 1)
+    assert [document.name for document in _sample(parts)] == names[::3]
 
 
 def test_too_little_text_for_the_vocabulary(data):
@@ -265,6 +276,8 @@ def test_a_finished_store_serves_where_its_text_is_not(data, texts, capsys):
     shutil.rmtree(texts)
     assert open_store(data, 257).corpus_hash == store.corpus_hash
     assert "matches no file; the finished store" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"another corpus: its globs was '.*txt' and is now '.*text'"):
+        open_store(dataclasses.replace(data, files=(data.files[0].replace("txt", "text"),)), 257)
     with pytest.raises(UserError, match=r"another corpus: its source was 'text' and is now 'stdlib'"):
         open_store(dataclasses.replace(data, source="stdlib", files=()), 257)
 
@@ -287,6 +300,7 @@ def test_a_store_of_ten_billion_tokens_opens_at_no_cost(tmp_path):
     manifest.write(whole, tmp_path / manifest.FILE)
     program = """
 import resource, sys
+from focus_jax.data.sources import open_corpus
 from focus_jax.data.store import open_finished, Path
 import numpy as np
 memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

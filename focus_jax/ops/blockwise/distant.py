@@ -3,42 +3,36 @@
 Letters as in attention.py · P slots of one side, Q query blocks of X slots.
 """
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from focus_jax.ops.blockwise import ranges
+from focus_jax.ops.blockwise.numerics import FLOOR, map_rows
 from focus_jax.ops.blockwise.pairs import sorted_pairs
 from focus_jax.ops.blockwise.rules import GatedByToken, Kept, Rule
-from focus_jax.ops.layout import Layout, build_layout, entries_to_slots, rows_to_slots, slots_to_entries
+from focus_jax.ops.layout import Layout, build_layout, rows_to_slots, slots_to_entries
+from focus_jax.ops.merged import Gates, Statics
 
 LARGEST_BLOCK = 256
 SMALLEST_BLOCK = 32
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Gates:
-    """Gates in the slots of their entries, zero where a slot is empty; both are there if one is."""
-
-    query_BP: jax.Array
-    key_BP: jax.Array
-
-
-def layout_of(
-    query_groups_BTM: jax.Array, key_groups_BSN: jax.Array, *, num_groups: int, window: int, query_offset: int
+def layout_for(
+    q_BTHC: jax.Array,
+    query_groups_BTM: jax.Array,
+    key_groups_BSN: jax.Array,
+    with_gradient: bool,
+    statics: Statics,
 ) -> Layout:
     """With blocks so small that balanced groups fill several of them."""
     return build_layout(
         query_groups_BTM,
         key_groups_BSN,
-        num_groups=num_groups,
-        window=window,
-        query_offset=query_offset,
-        query_block=_block(query_groups_BTM, num_groups),
-        key_block=_block(key_groups_BSN, num_groups),
+        num_groups=statics.num_groups,
+        window=statics.window,
+        query_offset=statics.query_offset,
+        query_block=_block(query_groups_BTM, statics.num_groups),
+        key_block=_block(key_groups_BSN, statics.num_groups),
     )
 
 
@@ -50,36 +44,25 @@ def _block(groups_BTM: jax.Array, num_groups: int) -> int:
     return block
 
 
-def gates_of(query_gate_BTM: jax.Array | None, key_gate_BS: jax.Array | None, layout: Layout) -> Gates | None:
-    if query_gate_BTM is None and key_gate_BS is None:
-        return None
-    query_BP, key_BP = jnp.zeros(layout.query.entry_BP.shape), jnp.zeros(layout.key.entry_BP.shape)
-    if query_gate_BTM is not None:
-        query_BP = entries_to_slots(query_gate_BTM, layout.query)
-    if key_gate_BS is not None:
-        key_BP = entries_to_slots(key_gate_BS[..., None], layout.key)
-    return Gates(query_BP, key_BP)
-
-
 def attend(
     q_BTHC: jax.Array,
     k_BSJC: jax.Array,
     v_BSJC: jax.Array,
     layout: Layout,
     gates: Gates | None,
-    *,
-    window: int,
-    scale: float,
+    statics: Statics,
 ) -> tuple[jax.Array, jax.Array]:
     """Softmax over the distant keys that each entry of a query reads: o_BTMHC (float32), lse_BTMH in units of log 2."""
 
     def attend_row(row: tuple) -> tuple[jax.Array, jax.Array]:
         q_PHC, k_PJC, v_PJC, layout, gates = row
         k_JPC, v_JPC = k_PJC.swapaxes(0, 1), v_PJC.swapaxes(0, 1)
-        o_QXHC, lse_QXH = ranges.attend(_blocks(q_PHC, layout), k_JPC, v_JPC, _rule(layout, gates, window), scale)
+        o_QXHC, lse_QXH = ranges.attend(
+            _blocks(q_PHC, layout), k_JPC, v_JPC, _rule(layout, gates, statics.window), statics.scale
+        )
         return _slots(o_QXHC), _slots(lse_QXH)
 
-    o_BPHC, lse_BPH = lax.map(attend_row, (*_sorted(q_BTHC, k_BSJC, v_BSJC, layout), layout, gates))
+    o_BPHC, lse_BPH = map_rows(attend_row, (*_sorted(q_BTHC, k_BSJC, v_BSJC, layout), layout, gates))
     has_slot_BTM1 = (layout.query.slot_BE < lse_BPH.shape[1]).reshape(*q_BTHC.shape[:2], -1, 1)
     lse_BTMH = jnp.where(has_slot_BTM1, slots_to_entries(lse_BPH, layout.query), -jnp.inf)
     return slots_to_entries(o_BPHC, layout.query), lse_BTMH
@@ -94,11 +77,9 @@ def attend_backward(
     delta_BTH: jax.Array,
     layout: Layout,
     gates: Gates | None,
-    *,
-    window: int,
-    scale: float,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
-    """dq_BTHC, dk_BSJC, dv_BSJC, dquery_gate_BTM and dkey_gate_BS in float32; arguments as ranges.attend_backward."""
+    statics: Statics,
+) -> tuple[jax.Array, jax.Array, jax.Array, Gates | None]:
+    """In float32; arguments as ranges.attend_backward."""
 
     def differentiate_row(row: tuple) -> tuple:
         q_PHC, k_PJC, v_PJC, do_PHC, lse_PH, delta_PH, layout, gates = row
@@ -109,22 +90,20 @@ def attend_backward(
             _blocks(do_PHC, layout),
             _blocks(lse_PH, layout),
             _blocks(delta_PH, layout),
-            _rule(layout, gates, window),
-            scale,
+            _rule(layout, gates, statics.window),
+            statics.scale,
         )
         dgates = None if gates is None else Gates(_slots(dquery_gate_QX), dkey_gate_P)
         return _slots(dq_QXHC), dk_JPC.swapaxes(0, 1), dv_JPC.swapaxes(0, 1), dgates
 
-    rows = (rows_to_slots(rows_BT_, layout.query) for rows_BT_ in (do_BTHC, lse_BTH, delta_BTH))
-    dq_BPHC, dk_BPJC, dv_BPJC, dgates = lax.map(
+    rows_BT_ = do_BTHC, jnp.maximum(lse_BTH, FLOOR), delta_BTH
+    rows = (rows_to_slots(row_BT_, layout.query) for row_BT_ in rows_BT_)
+    dq_BPHC, dk_BPJC, dv_BPJC, dgates = map_rows(
         differentiate_row, (*_sorted(q_BTHC, k_BSJC, v_BSJC, layout), *rows, layout, gates)
     )
     dq_BTHC = slots_to_entries(dq_BPHC, layout.query).sum(axis=2)
     dk_BSJC, dv_BSJC = (slots_to_entries(x_BPJC, layout.key).sum(axis=2) for x_BPJC in (dk_BPJC, dv_BPJC))
-    if dgates is None:
-        return dq_BTHC, dk_BSJC, dv_BSJC, None, None
-    dquery_gate_BTM = slots_to_entries(dgates.query_BP, layout.query)
-    return dq_BTHC, dk_BSJC, dv_BSJC, dquery_gate_BTM, slots_to_entries(dgates.key_BP, layout.key)[..., 0]
+    return dq_BTHC, dk_BSJC, dv_BSJC, dgates
 
 
 def _rule(layout: Layout, gates: Gates | None, window: int) -> Rule:

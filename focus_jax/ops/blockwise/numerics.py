@@ -4,6 +4,8 @@ Letters as in attention.py; X stands for any shape.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +39,11 @@ def matmul(equation: str, a_X: jax.Array, b_X: jax.Array) -> jax.Array:
     return jnp.einsum(equation, a_X.astype(dtype), b_X.astype(dtype), preferred_element_type=jnp.float32)
 
 
+def scaled(q_X: jax.Array, scale: float) -> jax.Array:
+    """So that q · k is the logit in units of log 2; the gradient of k is then in units of LN_2."""
+    return (q_X.astype(jnp.float32) * (scale * LOG2_E)).astype(q_X.dtype)
+
+
 def add_at(sums_X: jax.Array, part_X: jax.Array, start: jax.Array, *, axis: int) -> jax.Array:
     """Adds a part to the slice of the sums that begins at `start`."""
     old_X = lax.dynamic_slice_in_dim(sums_X, start, part_X.shape[axis], axis=axis)
@@ -58,3 +65,10 @@ def unfold_heads(rows_JRC: jax.Array, X: int) -> jax.Array:
 def pad_to(rows_T_: jax.Array, length: int) -> jax.Array:
     """Zeros after the last row."""
     return jnp.pad(rows_T_, ((0, length - len(rows_T_)), *[(0, 0)] * (rows_T_.ndim - 1)))
+
+
+def map_rows(function: Callable[[Any], Any], rows_B: Any) -> Any:
+    """`function` of every batch row, one after the other."""
+    if jax.tree.leaves(rows_B)[0].shape[0] > 1:
+        return lax.map(function, rows_B)
+    return jax.tree.map(lambda x: x[None], function(jax.tree.map(lambda x: x[0], rows_B)))

@@ -22,12 +22,6 @@ class Band:
     query_offset: int
     window: int | None
 
-    @classmethod
-    def of(cls, q_BTHC: jax.Array, k_BSJC: jax.Array, query_offset: int, window: int | None) -> "Band":
-        T, S = q_BTHC.shape[1], k_BSJC.shape[1]
-        reaches_all = window is not None and window >= query_offset + T - 1
-        return cls(T, S, query_offset, None if reaches_all else window)
-
     @property
     def name(self) -> str:
         return "dense" if self.window is None else "local"

@@ -29,8 +29,8 @@ class Tile(NamedTuple):
         return triton.CompilerParams(num_warps=self.warps, num_stages=self.stages)
 
 
-# By head size and kernel. A window has so few tiles per block that small ones, several on a multiprocessor, hide how each
-# begins and ends.
+# By head size and kernel. A window has so few tiles per block that small ones, several on a multiprocessor, hide how
+# each begins and ends.
 HALF_PRECISION: Mapping[int, Mapping[str, Tile]] = {
     64: {
         "forward": Tile(128, 64, 8, 3),

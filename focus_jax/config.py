@@ -242,22 +242,40 @@ class Evaluation(Section):
     """Held-out sequences of training.sequence_length tokens."""
     batch_size: PositiveInt = 8
     """Sequences evaluated at once; changes memory, not results."""
-    top_k: tuple[NonNegativeInt, ...] = (1, 2)
-    """Numbers of groups a query reads in the hard evaluations of Focus."""
+    top_k: tuple[NonNegativeInt, ...] = ()
+    """Numbers of groups a query reads in the hard evaluations of Focus; empty is attention.top_k alone."""
     allow_noncausal: bool = False
     """Report figures of a routing that sees the future (balance="sinkhorn"), labelled as such."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Guard(Section):
+    """What is done about an update that would harm a model. Decided for each model alone, on the device; the other
+    twin goes its own way on the same batch, as it would if it were trained apart."""
+
+    bad_update: Literal["stop", "skip"] = "stop"
+    """An update that is not finite, or whose loss is a spike, is never applied: the run ends there, or leaves the
+    update out, counts it and goes on (ten in a row end the run all the same)."""
+    spike_deviations: PositiveFloat | None = None
+    """A loss this many standard deviations above the mean of recent ones is a spike (6 is usual); None looks for
+    none."""
+    spike_window: Annotated[int, Field(ge=2)] = 100
+    """Steps that mean and deviation of the loss are taken over; none is a spike before as many were seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint(Section):
-    """When the state is saved (and both models are evaluated)."""
+    """When the state is saved."""
 
     every: PositiveInt
-    """Steps between checkpoints; the last step is always saved."""
+    """Steps between checkpoints at which the models are also evaluated; the last step is always one."""
     keep: PositiveInt = 3
-    """Newest checkpoints kept."""
+    """Newest of those that are kept."""
     keep_every: PositiveInt | None = None
     """Checkpoints at multiples of this step stay for good."""
+    every_minutes: PositiveFloat | None = 15.0
+    """Minutes after which the state is saved in between, without evaluation; such a checkpoint, like that of a stop, is
+    kept until there are two newer ones. None saves at steps alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +313,7 @@ class Config(Section):
     training: Training
     optimizer: Optimizer
     evaluation: Evaluation = field(default_factory=Evaluation)
+    guard: Guard = field(default_factory=Guard)
     checkpoint: Checkpoint
     telemetry: Telemetry = field(default_factory=Telemetry)
 

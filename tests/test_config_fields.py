@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from focus_jax.config import Config, gpt2
-from focus_jax.evaluation.causality import _groups_read
+from focus_jax.evaluation.readings import readings_of
 from focus_jax.model import AS_TRAINED, Reading
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import build
@@ -180,9 +180,10 @@ def test_seed(run):
     assert differ(outcome(run), outcome(changed(run, seed=1)))
 
 
-def test_attention_top_k_is_what_the_causality_check_reads(run):
-    assert _groups_read(run, AS_TRAINED) == 2
-    assert _groups_read(changed(run, attention={"top_k": 1}), AS_TRAINED) == 1
+def test_attention_top_k_is_read_hard_where_the_evaluation_names_none(run):
+    for top_k in (1, 3):
+        chosen = changed(run, attention={"top_k": top_k}, evaluation={"top_k": ()})
+        assert {reading.top_k for reading in readings_of(chosen)} == {None, top_k}
 
 
 @pytest.mark.parametrize(("name", "value"), OPTIMIZER.items())

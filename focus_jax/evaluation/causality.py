@@ -61,7 +61,7 @@ def causality_report(run: config.Config, models: Any, inputs_BT: np.ndarray) -> 
     entries, causal = [], True
     for name, (params, potentials) in models.items():
         of_model = config.of_model(run, name)
-        for reading in readings_of(of_model, run.evaluation.top_k):
+        for reading in readings_of(of_model):
             finding = check_model(of_model, params, potentials, inputs_BT, reading)
             causal &= finding.causal
             entries.append(

@@ -39,7 +39,7 @@ class CheckpointEvaluation:
         return [
             self._evaluators[name].measure(*models[name], reading)
             for name in sorted(models)
-            for reading in readings_of(config.of_model(self._run, name), self._run.evaluation.top_k)
+            for reading in readings_of(config.of_model(self._run, name))
         ]
 
     def rows(self, measured: Sequence[Measurement], previous_LST: np.ndarray | None) -> list[dict]:

@@ -22,7 +22,7 @@ def evaluate(path: Path, run: config.Config, step: int | None, length: int | Non
     trained = load_trained(RunFolder(path), run, step)
     sample = held_out_sample(run, trained.store, length or run.training.sequence_length)
     evaluation = CheckpointEvaluation(run, trained.store, sample)
-    previous_LST = previous_groups(RunFolder(path), trained.step, readings_of(run, ())[0], sample)
+    previous_LST = previous_groups(RunFolder(path), trained.step, readings_of(run)[0], sample)
     rows = evaluation.rows(evaluation.measure(trained.models), previous_LST)
     return [{**row, "step": trained.step, "tokens": trained.tokens} for row in rows]
 

@@ -1,6 +1,5 @@
 """The ways in which a model is read when it is evaluated."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from focus_jax import config
@@ -26,9 +25,9 @@ class NamedReading(NamedTuple):
         return LoggedReading(model, self.routing, self.top_k, self.gate, self.causal)
 
 
-def readings_of(run: config.Config, top_ks: Iterable[int]) -> list[NamedReading]:
-    """Dense: one. Focus: as trained first, then hard at each top_k: with the gate where the pattern can carry it (gate
-    `log`, membership `query`), and without."""
+def readings_of(run: config.Config) -> list[NamedReading]:
+    """Dense: one. Focus: as trained first, then hard at each top_k of the evaluation (none named: at attention.top_k),
+    with the gate where the pattern can carry it (gate `log`, membership `query`), and without."""
     attention = run.attention
     if isinstance(attention, config.Dense):
         return [NamedReading(AS_TRAINED, "none", None, None, True)]
@@ -37,7 +36,7 @@ def readings_of(run: config.Config, top_ks: Iterable[int]) -> list[NamedReading]
     soft = NamedReading(AS_TRAINED, "soft", None, attention.gate, causal)
     hard = [
         NamedReading(Reading("hard", top_k, gated=gate is not None), "hard", top_k, gate, causal)
-        for top_k in top_ks
+        for top_k in run.evaluation.top_k or (attention.top_k,)
         # Without distant pairs there is nothing to gate.
         for gate in (hard_gates if top_k else [None])
     ]

@@ -27,7 +27,7 @@ def sample() -> Sample:
 def measure(run: Config, sample: Sample, reading_index: int = 0, batch_size: int = 4) -> Measurement:
     name = "dense" if isinstance(run.attention, Dense) else "focus"
     state = initial_state(run, make_optimizer(run))
-    reading = readings_of(run, run.evaluation.top_k)[reading_index]
+    reading = readings_of(run)[reading_index]
     return Evaluator(name, run, sample, batch_size).measure(state.params, state.potentials, reading)
 
 
@@ -45,18 +45,19 @@ def test_batch_size_changes_nothing(run, sample):
 
 
 def test_readings_of_each_kind_of_model(run):
-    labels = [tuple(r.labels().values()) for r in readings_of(run, (0, 1))]
+    labels = [tuple(r.labels().values()) for r in readings_of(changed(run, evaluation={"top_k": (0, 1)}))]
     assert labels == [
         ("soft", None, "log", True),
         ("hard", 0, None, True),
         ("hard", 1, "log", True),
         ("hard", 1, None, True),
     ]
-    assert [tuple(r.labels().values()) for r in readings_of(dense_twin(run), (1, 2))] == [("none", None, None, True)]
+    assert [tuple(r.labels().values()) for r in readings_of(dense_twin(run))] == [("none", None, None, True)]
     published = changed(run, attention={"gate": "sigmoid", "balance": "sinkhorn", "membership": "shared"})
-    assert [tuple(r.labels().values()) for r in readings_of(published, (1,))] == [
+    published = changed(published, attention={"top_k": 3}, evaluation={"top_k": ()})
+    assert [tuple(r.labels().values()) for r in readings_of(published)] == [
         ("soft", None, "sigmoid", False),
-        ("hard", 1, None, False),
+        ("hard", 3, None, False),
     ]
 
 
@@ -108,5 +109,5 @@ def test_a_window_longer_than_the_text_has_nothing_beyond(run, sample):
 
 
 def test_the_readings_cover_more_than_the_same_pattern(run, sample):
-    losses = [measure(run, sample, index).nats_ST.mean() for index in range(len(readings_of(run, (1, 2))))]
+    losses = [measure(run, sample, index).nats_ST.mean() for index in range(len(readings_of(run)))]
     assert len({round(float(loss), 5) for loss in losses}) == len(losses)

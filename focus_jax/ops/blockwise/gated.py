@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from focus_jax.ops.blockwise import ranges
-from focus_jax.ops.blockwise.numerics import FLOOR
+from focus_jax.ops.blockwise.numerics import FLOOR, map_rows
 from focus_jax.ops.blockwise.pairs import tokens_of_blocks, unsorted_pairs
 from focus_jax.ops.blockwise.rules import GatedByAffinity
 
@@ -50,7 +49,7 @@ def _attention(statics: Statics, *arrays: jax.Array) -> jax.Array:
 
 
 def _forward(statics: Statics, *arrays: jax.Array) -> tuple:
-    o_BTHC, lse_BTH = lax.map(lambda row: _attend(statics, *row), arrays)
+    o_BTHC, lse_BTH = map_rows(lambda row: _attend(statics, *row), arrays)
     o_BTHC = o_BTHC.astype(arrays[0].dtype)
     return o_BTHC, (*arrays, o_BTHC, lse_BTH)
 
@@ -59,7 +58,7 @@ def _backward(statics: Statics, residuals: tuple, do_BTHC: jax.Array) -> tuple:
     *arrays, o_BTHC, lse_BTH = residuals
     delta_BTH = jnp.sum(do_BTHC.astype(jnp.float32) * o_BTHC, axis=-1)
     rows = (*arrays, do_BTHC, jnp.maximum(lse_BTH, FLOOR), delta_BTH)
-    gradients = lax.map(lambda row: _attend_backward(statics, *row), rows)
+    gradients = map_rows(lambda row: _attend_backward(statics, *row), rows)
     return tuple(gradient.astype(array.dtype) for gradient, array in zip(gradients, arrays, strict=True))
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from focus_jax.ops.blockwise.numerics import FLOOR, LN_2, LOG2_E, add_at, exp2, fold_heads, matmul, unfold_heads
+from focus_jax.ops.blockwise.numerics import FLOOR, LN_2, add_at, exp2, fold_heads, matmul, scaled, unfold_heads
 from focus_jax.ops.blockwise.rules import Rule, Tile
 
 
@@ -26,7 +26,7 @@ def attend(
 
     def attend_block(block: tuple) -> tuple[jax.Array, jax.Array]:
         q_XHC, row, queries = block
-        q_JRC = _scaled(fold_heads(q_XHC, J), scale)
+        q_JRC = scaled(fold_heads(q_XHC, J), scale)
         R = q_JRC.shape[1]
 
         def step(start: jax.Array, size: int, near_edge: bool, carry: tuple) -> tuple:
@@ -73,7 +73,7 @@ def attend_backward(
 
     def differentiate_block(sums: tuple, block: tuple) -> tuple[tuple, tuple]:
         q_XHC, do_XHC, lse_XH, delta_XH, row, queries = block
-        q_JRC, do_JRC = _scaled(fold_heads(q_XHC, J), scale), fold_heads(do_XHC, J)
+        q_JRC, do_JRC = scaled(fold_heads(q_XHC, J), scale), fold_heads(do_XHC, J)
         q_JCR, do_JCR = q_JRC.swapaxes(1, 2), do_JRC.swapaxes(1, 2)
         lse_JR1, delta_JR1 = fold_heads(lse_XH[..., None], J), fold_heads(delta_XH[..., None], J)
 
@@ -99,8 +99,3 @@ def attend_backward(
     blocks = (q_QXHC, do_QXHC, lse_QXH, delta_QXH, rule.pairs.rows_Q, rule.queries_Q)
     (dk_JCP, dv_JCP, dkeys), (dq_QXHC, dqueries_Q) = lax.scan(differentiate_block, nothing, blocks)
     return dq_QXHC * scale, dk_JCP.swapaxes(1, 2) * LN_2, dv_JCP.swapaxes(1, 2), dqueries_Q, dkeys
-
-
-def _scaled(q_JRC: jax.Array, scale: float) -> jax.Array:
-    """So that q · k is the logit in units of log 2."""
-    return (q_JRC.astype(jnp.float32) * (scale * LOG2_E)).astype(q_JRC.dtype)

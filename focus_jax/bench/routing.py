@@ -1,0 +1,36 @@
+"""Random routing for benchmarks, and how many pairs it keeps. Letters as in ops/attention.py."""
+
+import numpy as np
+
+
+def balanced_groups(B: int, T: int, num_groups: int, top_k: int, seed: int = 0) -> np.ndarray:
+    """groups_BTM: first entries in equal shares and random order, then other groups at random, all different."""
+    rng = np.random.default_rng(seed)
+    first_BT = rng.permuted(np.broadcast_to(np.arange(T) % num_groups, (B, T)), axis=1)
+    return with_further_groups(first_BT, num_groups, top_k, rng)
+
+
+def with_further_groups(first_BT: np.ndarray, num_groups: int, top_k: int, rng: np.random.Generator) -> np.ndarray:
+    """groups_BTM: the given group, then the next ones round a circle from a random start, skipping the given one."""
+    start_BT = rng.integers(0, num_groups - 1, first_BT.shape) if num_groups > 1 else np.zeros_like(first_BT)
+    steps_M = np.arange(top_k - 1)
+    further_BTM = (start_BT[..., None] + steps_M) % max(num_groups - 1, 1) + 1
+    return np.concatenate([first_BT[..., None], (first_BT[..., None] + further_BTM) % num_groups], axis=2).astype(
+        np.int32
+    )
+
+
+def dense_pairs(T: int) -> int:
+    """Of one sequence."""
+    return T * (T + 1) // 2
+
+
+def kept_pairs(query_groups_TM: np.ndarray, key_groups_T: np.ndarray, window: int) -> int:
+    """Of one sequence whose keys belong to one group each: local pairs, and distant ones in groups that a query reads."""
+    T = len(key_groups_T)
+    kept = int(np.minimum(np.arange(T), window).sum()) + T
+    for group in np.unique(key_groups_T):
+        [keys] = np.nonzero(key_groups_T == group)
+        [queries] = np.nonzero((query_groups_TM == group).any(axis=1))
+        kept += int(np.searchsorted(keys, queries - window).sum())
+    return kept

@@ -124,17 +124,21 @@ class TestEvaluation:
         assert not np.array_equal(self.sample(store, 10, seed=1)[0], inputs[:10])
 
     def test_windows_are_spread_and_do_not_overlap(self, store):
-        inputs, targets, documents = self.sample(store, 10)
+        inputs, targets, _ = self.sample(store, 10)
         text = store.validation.read(0, store.validation.tokens)
         places = [next(i for i in range(len(text)) if np.array_equal(text[i : i + T], row)) for row in inputs]
         assert (np.diff(places) >= T).all()
         assert places[0] < len(text) / 10
         assert places[-1] > len(text) * 0.85 - T
-        ends = np.flatnonzero(text == store.eos)
-        for place, row, document in zip(places, targets, documents, strict=True):
+        for place, row in zip(places, targets, strict=True):
             np.testing.assert_array_equal(row, text[place + 1 : place + T + 1])
-            expected = [(ends < position).sum() for position in range(place + 1, place + T + 1)]
-            np.testing.assert_array_equal(document, expected)
+
+    def test_targets_know_their_document(self, store):
+        windows = (store.validation.tokens - 1) // T
+        _, targets, documents = (rows[:windows].ravel() for rows in self.sample(store, 5, sequences=windows))
+        ends_before = np.cumsum(targets == store.eos) - (targets == store.eos)
+        assert ends_before[-1] >= 2
+        np.testing.assert_array_equal(documents, ends_before)
 
     def test_all_of_the_text_can_be_asked_for_and_no_more(self, store):
         windows = (store.validation.tokens - 1) // T
@@ -194,6 +198,10 @@ class TestMixture:
         assert same([tuple(map(np.concatenate, zip(*pair, strict=True))) for pair in zip(*halves, strict=True)], whole)
         assert not same(whole, some(opened, 12, seed=1))
 
+    def test_turns_follow_from_the_seed(self):
+        orders = {tuple(_Proportions([0.7, 0.2, 0.1], seed)[turn][0] for turn in range(10)) for seed in range(20)}
+        assert 5 < len(orders) <= 10
+
     def test_each_store_is_drawn_without_replacement(self, store, mixed):
         opened = self.open(store, 3.0, (mixed[0], 1.0))
         windows = (store.train.tokens - 1) // T
@@ -223,9 +231,11 @@ class TestMixture:
         with pytest.raises(UserError, match=r"training\.sequence_length: 5000, .*capitals\.store has only"):
             some(opened, 1, sequence_length=5000)
 
-    @pytest.mark.parametrize("weights", [[1.0], [0.1, 0.2, 0.7], [3.0, 1.0], [1.0, 0.12345678901234], [1e-9, 1.0, 1.0]])
+    @pytest.mark.parametrize("weights", [[1.0], [0.1, 0.2, 0.7], [0.7, 0.3], [1.0, 0.12345678901234], [1e-9, 1.0, 1.0]])
     def test_proportions_stay_close_to_the_weights_at_every_moment(self, weights):
         proportions = _Proportions(weights, seed=3)
+        store, index = proportions[10**9]
+        assert abs(index - 10**9 * weights[store] / sum(weights)) < len(weights)
         drawn = [0] * len(weights)
         for turn in range(3000):
             store, index = proportions[turn]

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +190,37 @@ def test_a_killed_worker_is_explained(tmp_path, monkeypatch):
     corpus = Corpus(description={}, train=(DeadlyPart(),), validation=(DeadlyPart(),), modified_ns=0)
     with pytest.raises(UserError, match=r"data\.store: a process that was tokenizing was killed"):
         encode(corpus, ByteTokenizer.record, tmp_path)
+
+
+@dataclasses.dataclass(frozen=True)
+class LongPart:
+    """A part that takes a second."""
+
+    text_bytes: int = 10
+
+    def __len__(self) -> int:
+        return 100
+
+    def documents(self, start=0, step=1):
+        for _ in range(100):
+            time.sleep(0.01)
+            yield Document("long", "a" * encode_module.CALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class BadPart(LongPart):
+    """A part with a document that cannot be used."""
+
+    def documents(self, start=0, step=1):
+        raise UserError("bad document")
+
+
+def test_a_failure_stops_the_other_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(encode_module, "WORTH_PROCESSES", 0)
+    corpus = Corpus(description={}, train=(LongPart(), BadPart()), validation=(), modified_ns=0)
+    with pytest.raises(UserError, match="bad document"):
+        encode(corpus, ByteTokenizer.record, tmp_path)
+    assert not (tmp_path / "train-00000.json").exists()
 
 
 def test_bad_text_in_a_worker_process_names_the_file(data, texts, monkeypatch):

@@ -1,7 +1,9 @@
 """Trains the models of a config, or continues the run that is there: python train.py --config configs/NAME.py.
 
 Any field but the kind of attention can be overridden: --optimizer.peak-lr 3e-4. `--help` after the config lists them.
-Exit codes: 0 done · 1 loss or gradient not finite · 2 bad input · 75 stopped by a signal, run again to continue.
+--replay STEP runs one step of the run again, from the newest checkpoint before it, and prints what is in its batch.
+Exit codes: 0 done · 1 an update was not finite, or the loss a spike · 2 bad input · 74 the disk is full · 75 stopped by
+a signal. After 74 and 75 the same command continues the run.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from focus_jax.run_folder import RunFolder
 
 
 def main() -> int:
-    run = _parse(sys.argv[1:])
+    run, step_to_replay = _parse(sys.argv[1:])
     folder = RunFolder(Path(run.run))
     folder.check(run)
     print(to_json(run))
@@ -24,19 +26,27 @@ def main() -> int:
     from focus_jax.data.store import open_store
 
     store = open_store(run.data, run.model.vocab_size)
+    if step_to_replay is not None:
+        from focus_jax.replay import replay
+
+        replay(run, folder, store, step_to_replay)
+        return 0
     from focus_jax.pretraining import pretrain
 
     return pretrain(run, folder, store)
 
 
-def _parse(arguments: list[str]) -> Config:
-    parser = argparse.ArgumentParser(description=__doc__, add_help=False, formatter_class=argparse.RawTextHelpFormatter)
+def _parse(arguments: list[str]) -> tuple[Config, int | None]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, add_help=False, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--config", type=Path, required="--help" not in arguments and "-h" not in arguments)
+    parser.add_argument("--replay", type=int, metavar="STEP", help="run this step again and print what is in it")
     known, overrides = parser.parse_known_args(arguments)
     if known.config is None:
         parser.print_help()
         sys.exit(0)
-    return load(known.config, overrides)
+    return load(known.config, overrides), known.replay
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """A whole run: data, models, loop, evaluation at every checkpoint, telemetry. What `train.py` calls."""
 
+import contextlib
 import shutil
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -8,34 +11,41 @@ import jax
 from focus_jax import config
 from focus_jax.data.batches import train_batches
 from focus_jax.data.store import TokenStore
-from focus_jax.errors import UserError
+from focus_jax.errors import DISK_FULL, CannotWrite, UserError
 from focus_jax.evaluation.checkpoint import (
     CheckpointEvaluation,
     held_out_sample,
     previous_groups,
     store_measurements,
 )
+from focus_jax.evaluation.group_health import troubles
 from focus_jax.evaluation.report import write_report
 from focus_jax.model import attention_implementations
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry import Telemetry
-from focus_jax.training.checkpoints import Checkpoints, on_default_device
-from focus_jax.training.learner import Learner
-from focus_jax.training.loop import Diverged, train
+from focus_jax.training.bad_updates import BadUpdates, Diverged
+from focus_jax.training.checkpoints import Checkpoints, Unusable, complete_steps
+from focus_jax.training.learner import Learner, restore
+from focus_jax.training.loop import train
+from focus_jax.training.step import StepMetrics
 from focus_jax.training.stop import CONTINUE_ME, StopSignals
 
 
 def pretrain(run: config.Config, folder: RunFolder, store: TokenStore) -> int:
-    """Trains the models of a run to its end, or continues it; returns the exit code."""
-    folder.write_config(run)
-    checkpoints = Checkpoints(folder.checkpoints, run.checkpoint)
-    try:
-        if checkpoints.latest_step() == run.training.steps:
-            print(f"{folder.path} is finished; to train another run, name another folder with --run")
-            return 0
-        step = _Pretraining(run, folder, store, checkpoints).train()
-    finally:
-        checkpoints.close()
+    """Trains the models of a run to its end, or continues it; returns the exit code.
+
+    Raises UserError where another process trains in the folder or no checkpoint can be gone on from, Diverged, and
+    CannotWrite where the disk is full.
+    """
+    with folder.alone(), _room_on_disk(folder), StopSignals() as signals:
+        folder.write_config(run)
+        with contextlib.closing(Checkpoints(folder.checkpoints, run.checkpoint)) as checkpoints:
+            pretraining = _Pretraining(run, folder, store, checkpoints, signals)
+            step = pretraining.begin()
+            if step == run.training.steps:
+                print(f"{folder.path} is finished; to train another run, name another folder with --run")
+                return 0
+            step = pretraining.train()
     if step < run.training.steps:
         print(f"stopped after step {step}; run the same command again to continue")
         return CONTINUE_ME
@@ -44,23 +54,62 @@ def pretrain(run: config.Config, folder: RunFolder, store: TokenStore) -> int:
 
 
 class _Pretraining:
-    """A run that is being trained, from its beginning or its newest checkpoint."""
+    """A run that is being trained, from its beginning or its newest usable checkpoint; the loop's Occasions."""
 
-    def __init__(self, run: config.Config, folder: RunFolder, store: TokenStore, checkpoints: Checkpoints):
+    def __init__(
+        self,
+        run: config.Config,
+        folder: RunFolder,
+        store: TokenStore,
+        checkpoints: Checkpoints,
+        signals: StopSignals,
+    ):
         self._run = run
         self._folder = folder
         self._store = store
         self._checkpoints = checkpoints
-        self._implementations = attention_implementations(run)
+        self._signals = signals
         self._learners = [Learner(name, config.of_model(run, name)) for name in run.models]
-        self._first_step = self._begin()
-        sample = held_out_sample(run, store, run.training.sequence_length)
-        self._evaluation = CheckpointEvaluation(run, store, sample)
-        self._telemetry = Telemetry(run, folder.path, resumed_step=self._first_step or None)
+        self._first_step = 0
+        self._set_aside: list[str] = []
+
+    def begin(self) -> int:
+        """Initial states, or those of the newest usable checkpoint. Returns the number of steps done."""
+        abstract = {learner.name: learner.abstract_state() for learner in self._learners}
+        step, unusable = self._checkpoints.newest_usable(abstract)
+        if step is None:
+            self._refuse_to_begin_anew(unusable)
+            for learner in self._learners:
+                learner.initialise()
+        else:
+            progress = restore(self._checkpoints, step, self._learners)
+            self._check_store(progress["store"])
+        self._first_step = step or 0
+        goes_on = f"the run goes on from checkpoint {step}" if step else "the run begins anew"
+        for checkpoint in unusable:
+            aside = self._checkpoints.set_aside(checkpoint.step)
+            self._set_aside.append(f"{self._named(checkpoint)}; it is now {aside.name}, and {goes_on}")
+        return self._first_step
 
     def train(self) -> int:
-        """Returns the number of updates done, fewer than all where a signal asked for a stop. Raises Diverged."""
+        """Returns the number of steps done, fewer than all where a signal asked for a stop."""
+        for later in [s for s in self._folder.evaluated_steps() if s > self._first_step]:
+            shutil.rmtree(self._folder.evaluation(later))
+        self._telemetry = Telemetry(self._run, self._folder.path, resumed_step=self._first_step or None)
+        try:
+            return self._train()
+        except Diverged as error:
+            self._checkpoints.wait()
+            raise Diverged(f"{error}; {_last_good_checkpoint(self._folder)}") from None
+        finally:
+            self._telemetry.close()
+            write_report(self._folder.path)
+
+    def _train(self) -> int:
         self._tell_start()
+        self._bad_updates = BadUpdates(self._run, self._store, self._event)
+        sample = held_out_sample(self._run, self._store, self._run.training.sequence_length)
+        self._evaluation = CheckpointEvaluation(self._run, self._store, sample)
         for learner in self._learners:
             learner.compile()
         batches = train_batches(
@@ -70,52 +119,32 @@ class _Pretraining:
             seed=self._run.seed,
             first_step=self._first_step,
         )
-        try:
-            with StopSignals() as signals:
-                return train(
-                    self._run,
-                    self._learners,
-                    batches,
-                    first_step=self._first_step,
-                    log=self._telemetry,
-                    at_checkpoint=self._at_checkpoint,
-                    stop_requested=lambda: signals.requested,
-                )
-        except Diverged as error:
-            raise Diverged(f"{error}; {self._last_good_checkpoint()}") from None
-        finally:
-            self._telemetry.close()
-            write_report(self._folder.path)
-
-    def _begin(self) -> int:
-        """Initial states, or those of the newest checkpoint. Returns the number of updates done."""
-        step = self._checkpoints.latest_step()
-        if step is None:
-            for learner in self._learners:
-                learner.initialise()
-            step = 0
-        else:
-            self._restore(step)
-        for later in [s for s in self._folder.evaluated_steps() if s > step]:
-            shutil.rmtree(self._folder.evaluation(later))
+        self._saved_at = time.monotonic()
+        step = train(
+            self._run,
+            self._learners,
+            batches,
+            first_step=self._first_step,
+            log=self._telemetry,
+            occasions=self,
+        )
+        self._tell_committed(self._checkpoints.wait())
         return step
 
-    def _restore(self, step: int) -> None:
-        abstract = {str(learner.name): on_default_device(learner.abstract_state()) for learner in self._learners}
-        states, progress = self._checkpoints.restore(step, abstract)
-        if progress["store"] != self._store_identity():
-            raise UserError(
-                f"data.store: {self._folder.path} was trained on another token store ({progress['store']}); "
-                f"this one is {self._store_identity()}; bring the old one back, or start a new run"
-            )
-        for learner in self._learners:
-            learner.state = states[learner.name]
-            learner.seconds = progress["seconds"][learner.name]
+    def stop_requested(self) -> bool:
+        return self._signals.requested
 
-    def _at_checkpoint(self, step: int) -> None:
+    def checkpoint_is_due(self, step: int) -> bool:
+        self._tell_committed(self._checkpoints.committed())
+        minutes = self._run.checkpoint.every_minutes
+        by_time = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        return by_time or self._is_evaluated(step)
+
+    def at_checkpoint(self, step: int) -> None:
         # Evaluated before it is saved: a run that is continued from a checkpoint has all rows up to it.
-        if step % self._run.checkpoint.every == 0 or step == self._run.training.steps:
+        if self._is_evaluated(step):
             self._evaluate(step)
+        self._telemetry.checkpoint_done(step)
         self._checkpoints.save(
             step,
             {learner.name: learner.state for learner in self._learners},
@@ -124,6 +153,13 @@ class _Pretraining:
                 "store": self._store_identity(),
             },
         )
+        self._saved_at = time.monotonic()
+
+    def bad_update(self, model: config.ModelName, step: int, metrics: StepMetrics) -> None:
+        self._bad_updates.left_out(model, step, metrics)
+
+    def _is_evaluated(self, step: int) -> bool:
+        return step % self._run.checkpoint.every == 0 or step == self._run.training.steps
 
     def _evaluate(self, step: int) -> None:
         models = {learner.name: (learner.state.params, learner.state.potentials) for learner in self._learners}
@@ -133,23 +169,50 @@ class _Pretraining:
         previous_LST = None if focus is None else previous_groups(self._folder, step, focus.reading, sample)
         for row in self._evaluation.rows(measured, previous_LST):
             self._write(step, **row)
+            if row["kind"] == "groups":
+                for trouble in troubles(row):
+                    self._event(step, **trouble._asdict())
         store_measurements(self._folder, step, measured, sample)
-        self._telemetry.checkpoint_done(step)
+
+    def _refuse_to_begin_anew(self, unusable: list[Unusable]) -> None:
+        """Only a checkpoint that was never completed may be all there is: that of a run killed during its first."""
+        for checkpoint in unusable:
+            if checkpoint.complete:
+                raise UserError(
+                    f"{self._named(checkpoint)}, and there is no other to go on from; bring the file back, or start "
+                    "another run with --run"
+                )
+
+    def _check_store(self, trained_on: dict[str, str]) -> None:
+        if trained_on != self._store_identity():
+            raise UserError(
+                f"data.store: {self._folder.path} was trained on another token store ({trained_on}); "
+                f"this one is {self._store_identity()}; bring the old one back, or start a new run"
+            )
 
     def _tell_start(self) -> None:
-        """Says, and records, on what and by which attention code the run goes on."""
+        """Says, and records, on what and by which attention code the run goes on, and what it could not go on from."""
+        for message in self._set_aside:
+            self._event(self._first_step, "unusable_checkpoint", message)
         what = "resumed" if self._first_step else "started"
         device = jax.devices()[0].device_kind
-        chosen = ", ".join(f"{operation} {name}" for operation, name in self._implementations.items())
-        self._write(
+        implementations = attention_implementations(self._run)
+        chosen = ", ".join(f"{operation} {name}" for operation, name in implementations.items())
+        self._event(
             self._first_step,
-            kind="event",
-            name=what,
-            message=f"{what} on {device}; attention: {chosen}",
+            what,
+            f"{what} on {device}; attention: {chosen}",
             device=device,
             jax=jax.__version__,
-            attention=self._implementations,
+            attention=implementations,
         )
+
+    def _tell_committed(self, step: int | None) -> None:
+        if step is not None:
+            self._telemetry.checkpoint_saved(step, self._folder.checkpoints / str(step))
+
+    def _event(self, step: int, name: str, message: str, **fields: Any) -> None:
+        self._write(step, kind="event", name=name, message=message, **fields)
 
     def _write(self, step: int, *, kind: str, **fields: Any) -> None:
         tokens = step * self._run.training.batch_size * self._run.training.sequence_length
@@ -158,8 +221,28 @@ class _Pretraining:
     def _store_identity(self) -> dict[str, str]:
         return {"corpus": self._store.corpus_hash, "tokenizer": self._store.tokenizer_hash}
 
-    def _last_good_checkpoint(self) -> str:
-        step = self._checkpoints.latest_step()
-        if step is None:
-            return "no checkpoint was saved yet"
-        return f"the last good checkpoint is {self._folder.checkpoints / str(step)}"
+    def _named(self, checkpoint: Unusable) -> str:
+        return f"{self._folder.checkpoints / str(checkpoint.step)}: {checkpoint.problem}"
+
+
+@contextlib.contextmanager
+def _room_on_disk(folder: RunFolder) -> Iterator[None]:
+    """Says once that something could not be written, and from where the run will go on."""
+    try:
+        yield
+    except (CannotWrite, OSError) as error:
+        what = str(error)
+        if isinstance(error, OSError):
+            if error.errno not in DISK_FULL:
+                raise
+            what = f"{error.filename or folder.path}: {error.strerror}"
+        raise CannotWrite(
+            f"{what}; {_last_good_checkpoint(folder)}; make room and run the same command again to go on from there"
+        ) from None
+
+
+def _last_good_checkpoint(folder: RunFolder) -> str:
+    steps = complete_steps(folder.checkpoints)
+    return (
+        f"the last good checkpoint is {folder.checkpoints / str(steps[-1])}" if steps else "no checkpoint was saved yet"
+    )

@@ -1,5 +1,7 @@
 """The folder of a run: what lies where, and the rule for continuing one."""
 
+import contextlib
+import fcntl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +10,9 @@ from focus_jax import config_loading
 from focus_jax.config import Config
 from focus_jax.errors import UserError
 
-# Everything else decides what is computed, so a run that is continued must keep it.
-MAY_CHANGE = ("telemetry", "evaluation", "checkpoint", "mesh")
+# Everything else decides what is computed, so a run that is continued must keep it. The guard decides too, but a run
+# that it stopped must be able to go on; every update that it leaves out is an event of the run.
+MAY_CHANGE = ("run", "telemetry", "evaluation", "checkpoint", "guard", "mesh")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,22 @@ class RunFolder:
         if self.evaluations.is_dir():
             yield from sorted(int(p.name) for p in self.evaluations.iterdir() if p.name.isdigit())
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps other processes from training in this folder; the system releases it however this one ends.
+
+        Raises UserError where another one does.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.path}: another process is training in this folder; wait for it, or name another with --run"
+                ) from None
+            yield
+
     def is_begun(self) -> bool:
         """Whether there is a checkpoint to continue from."""
         return self.checkpoints.is_dir() and any(p.name.isdigit() for p in self.checkpoints.iterdir())
@@ -53,7 +72,11 @@ class RunFolder:
         """Raises UserError where the run is begun and `run` would compute something else than it."""
         if not self.is_begun():
             return
-        for name, stored, given in config_loading.differences(self.read_config(), run):
+        try:
+            begun_with = self.read_config()
+        except UserError as error:
+            raise UserError(f"{error}; bring it back to continue that run, or start another with --run") from None
+        for name, stored, given in config_loading.differences(begun_with, run):
             if name.split(".")[0] not in MAY_CHANGE:
                 raise UserError(
                     f"{name}: {given!r}, but the run in {self.path} was started with {stored!r}; "

@@ -85,6 +85,11 @@ ELSEWHERE = {
     "checkpoint.every",
     "checkpoint.keep",
     "checkpoint.keep_every",
+    # tests/training/test_survival.py and test_guard.py
+    "checkpoint.every_minutes",
+    "guard.bad_update",
+    "guard.spike_deviations",
+    "guard.spike_window",
     "evaluation.sequences",
     "evaluation.batch_size",
     "evaluation.top_k",

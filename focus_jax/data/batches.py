@@ -5,7 +5,7 @@ Letters: B sequences of a batch, T tokens of a sequence, S = T + 1.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -27,6 +27,13 @@ class Batch(NamedTuple):
 
     inputs_BT: np.ndarray
     targets_BT: np.ndarray
+
+
+class Place(NamedTuple):
+    """Where a training sequence stands: window number `window` (of T tokens, from 0) of a store's training text."""
+
+    store: str
+    window: int
 
 
 class EvaluationBatch(NamedTuple):
@@ -58,19 +65,17 @@ def train_batches(
     """
     if batch_size % process_count:
         raise UserError(f"training.batch_size: {batch_size} does not divide among {process_count} processes")
-    parts = store.mixture or ((store, 1.0),)
-    shuffled = [
-        _endless(training_windows(part, sequence_length), _seed_of(seed, number))
-        for number, (part, _) in enumerate(parts)
-    ]
-    windows = (
-        grain.MapDataset.select_from_datasets(shuffled, _Proportions([weight for _, weight in parts], seed))
-        if store.mixture
-        else shuffled[0]
-    )
+    windows = _in_order([training_windows(part, sequence_length) for part, _ in _parts(store)], store, seed)
     # Part n·P + p of the batches of B/P rows is process p's share of batch n.
     rows = windows.batch(batch_size // process_count)[process_index::process_count][first_step:]
     return iter(rows.map(_split_window).to_iter_dataset(READ))
+
+
+def places(store: TokenStore, *, sequence_length: int, batch_size: int, seed: int, number: int) -> list[Place]:
+    """Where the sequences of batch `number` (from 0) stand, in their order."""
+    windows = [_Places(part, sequence_length) for part, _ in _parts(store)]
+    order = _in_order(windows, store, seed)
+    return [order[index] for index in range(number * batch_size, (number + 1) * batch_size)]
 
 
 def evaluation_batches(
@@ -90,7 +95,34 @@ def evaluation_batches(
     )
 
 
-def _endless(windows: Windows, seed: int) -> grain.MapDataset:
+class _Places:
+    """The windows of a store by their places alone."""
+
+    def __init__(self, store: TokenStore, sequence_length: int) -> None:
+        self._folder = str(store.folder)
+        self._count = len(training_windows(store, sequence_length))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Place:
+        return Place(self._folder, index)
+
+
+def _parts(store: TokenStore) -> tuple[tuple[TokenStore, float], ...]:
+    return store.mixture or ((store, 1.0),)
+
+
+def _in_order(windows: Sequence[Windows | _Places], store: TokenStore, seed: int) -> grain.MapDataset:
+    """The training sequences of a run one after the other, from the windows of each store that it draws from."""
+    shuffled = [_endless(part, _seed_of(seed, number)) for number, part in enumerate(windows)]
+    if not store.mixture:
+        return shuffled[0]
+    weights = [weight for _, weight in store.mixture]
+    return grain.MapDataset.select_from_datasets(shuffled, _Proportions(weights, seed))
+
+
+def _endless(windows: Windows | _Places, seed: int) -> grain.MapDataset:
     """Epoch after epoch, each in another order."""
     return grain.MapDataset.source(windows).shuffle(seed=seed).repeat(ENDLESS // len(windows) + 1)
 

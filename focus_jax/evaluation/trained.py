@@ -8,7 +8,7 @@ from focus_jax.data.store import TokenStore, open_store
 from focus_jax.errors import UserError
 from focus_jax.evaluation.checkpoint import Models
 from focus_jax.run_folder import RunFolder
-from focus_jax.training.checkpoints import Checkpoints, on_default_device
+from focus_jax.training.checkpoints import Checkpoints, complete_steps, on_default_device
 from focus_jax.training.learner import Learner
 
 
@@ -35,11 +35,10 @@ def load_trained(
         if only not in run.models:
             raise UserError(f"{folder.path}: has no {only} model, only {', '.join(run.models)}")
         run = dataclasses.replace(run, models=(only,))
-    if not folder.is_begun():
+    if not complete_steps(folder.checkpoints):
         raise UserError(f"{folder.checkpoints}: no checkpoint yet; let the run reach its first one")
-    checkpoints = Checkpoints(folder.checkpoints, run.checkpoint)
-    step = step if step is not None else checkpoints.latest_step()
-    assert step is not None
+    checkpoints = Checkpoints(folder.checkpoints)
+    step = step if step is not None else complete_steps(folder.checkpoints)[-1]
     models = {}
     for name in run.models:
         abstract = on_default_device(Learner(name, config.of_model(run, name)).abstract_state())

@@ -1,14 +1,21 @@
-"""One model of a run while it trains: its state, its compiled step and the device time spent on it."""
+"""One model of a run while it trains: its state, its compiled step and the device time spent on it.
+
+Letters: B batch, T tokens.
+"""
 
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
+import optax
 
 from focus_jax import config
+from focus_jax.training.checkpoints import Checkpoints, on_default_device
+from focus_jax.training.loss import token_nats
 from focus_jax.training.optimizer import make_optimizer
-from focus_jax.training.state import TrainState, graph_of, initial_state
-from focus_jax.training.step import StepMetrics, make_train_step
+from focus_jax.training.state import TrainState, graph_of, initial_state, merge
+from focus_jax.training.step import StepMetrics, accumulate, make_train_step
 
 
 class Dispatched(NamedTuple):
@@ -18,6 +25,15 @@ class Dispatched(NamedTuple):
     step: int
     metrics: StepMetrics
     at: float
+
+
+class Inspection(NamedTuple):
+    """What a step consists of."""
+
+    nats_BT: jax.Array
+    """Loss of every target, before the update."""
+    gradient_norms: dict[str, jax.Array]
+    """Of every array, by its name."""
 
 
 class Learner:
@@ -50,3 +66,27 @@ class Learner:
         at = time.perf_counter()
         self.state, metrics = self._step(self.state, inputs_BT, targets_BT)
         return Dispatched(self, step, metrics, at)
+
+    def inspect(self, inputs_BT: jax.Array, targets_BT: jax.Array) -> Inspection:
+        """Looks at what the next step on a batch would be made of, without making it."""
+
+        def look(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> Inspection:
+            gradients = accumulate(self.run, self.graph, state, inputs_BT, targets_BT).gradients
+            logits_BTV, _ = merge(self.graph, state.params, state.potentials)(inputs_BT)
+            norms = {
+                jax.tree_util.keystr(path, simple=True, separator="."): optax.tree.norm(gradient)
+                for path, gradient in jax.tree.leaves_with_path(gradients)
+            }
+            return Inspection(token_nats(logits_BTV, targets_BT), norms)
+
+        return jax.jit(look)(self.state, inputs_BT, targets_BT)
+
+
+def restore(checkpoints: Checkpoints, step: int, learners: Sequence[Learner]) -> dict[str, Any]:
+    """Sets learners to the state of a usable checkpoint; returns the progress stored with it."""
+    abstract = {learner.name: on_default_device(learner.abstract_state()) for learner in learners}
+    states, progress = checkpoints.restore(step, abstract)
+    for learner in learners:
+        learner.state = states[learner.name]
+        learner.seconds = progress["seconds"][learner.name]
+    return progress

@@ -1,14 +1,13 @@
 """The training loop: every model of the run steps on the same batches."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import jax
 
 from focus_jax import config
 from focus_jax.data.batches import Batch
-from focus_jax.errors import UserError
 from focus_jax.training.learner import Dispatched, Learner
 from focus_jax.training.step import StepMetrics
 
@@ -21,10 +20,22 @@ class Log(Protocol):
     def progress(self, step: int) -> None: ...
 
 
-class Diverged(UserError):  # noqa: N818 - it names what happened to the run
-    """A loss or gradient that is not finite; the update was not applied."""
+class Occasions(Protocol):
+    """What a run does beside stepping."""
 
-    exit_code = 1
+    def stop_requested(self) -> bool: ...
+
+    def checkpoint_is_due(self, step: int) -> bool:
+        """Asked after every step."""
+        ...
+
+    def at_checkpoint(self, step: int) -> None:
+        """Called with no step in flight: when a checkpoint is due and when the loop ends."""
+        ...
+
+    def bad_update(self, model: config.ModelName, step: int, metrics: StepMetrics) -> None:
+        """An update was left out. Raises what is to end the run."""
+        ...
 
 
 def train(
@@ -34,17 +45,15 @@ def train(
     *,
     first_step: int,
     log: Log,
-    at_checkpoint: Callable[[int], None],
-    stop_requested: Callable[[], bool],
+    occasions: Occasions,
 ) -> int:
-    """Trains from `first_step` updates done to the end of the run, or until a stop is requested.
+    """Trains from `first_step` steps done to the end of the run, or until a stop is requested.
 
     A step is dispatched before the metrics of the one before are read, so the host never keeps the device waiting.
-    `at_checkpoint(step)` is called with no step in flight: when a checkpoint is due and when the loop ends.
 
-    Returns the number of updates done. Raises Diverged.
+    Returns the number of steps done.
     """
-    reader = _Reader(run, learners, first_step, log)
+    reader = _Reader(run, learners, first_step, log, occasions)
     in_flight: Dispatched | None = None
     step = first_step
     while step < run.training.steps:
@@ -55,11 +64,11 @@ def train(
                 dispatched = learner.dispatch(step, inputs_BT, targets_BT)
                 reader.read(in_flight)
                 in_flight = dispatched
-        stopping = stop_requested()
-        if stopping or step == run.training.steps or step % run.checkpoint.every == 0:
+        stopping = occasions.stop_requested()
+        if stopping or occasions.checkpoint_is_due(step):
             reader.read(in_flight)
             in_flight = None
-            at_checkpoint(step)
+            occasions.at_checkpoint(step)
         if stopping:
             break
     return step
@@ -68,9 +77,12 @@ def train(
 class _Reader:
     """Waits for dispatched steps, in order, and tells what came of them."""
 
-    def __init__(self, run: config.Config, learners: Sequence[Learner], first_step: int, log: Log):
+    def __init__(
+        self, run: config.Config, learners: Sequence[Learner], first_step: int, log: Log, occasions: Occasions
+    ):
         self._run = run
         self._log = log
+        self._occasions = occasions
         self._last = learners[-1]
         self._tokens_per_step = run.training.batch_size * run.training.sequence_length
         self._ready_at = 0.0
@@ -87,7 +99,7 @@ class _Reader:
         self._ready_at = now
         values = jax.device_get(metrics)
         if not values.applied:
-            self._diverged(learner, step, values)
+            self._occasions.bad_update(learner.name, step, values)
         if step % self._run.telemetry.log_every == 0 or step == self._run.training.steps:
             self._write(learner, step, values)
         if learner is self._last:
@@ -105,21 +117,8 @@ class _Reader:
                 "loss": float(values.loss),
                 "grad_norm": float(values.grad_norm),
                 "lr": float(values.lr),
+                "skipped": int(values.skipped),
                 "seconds": learner.seconds,
                 "tokens_per_second": (step - logged_step) * self._tokens_per_step / (learner.seconds - logged_seconds),
             }
         )
-
-    def _diverged(self, learner: Learner, step: int, values: StepMetrics) -> None:
-        what = f"loss {values.loss} and gradient norm {values.grad_norm} of {learner.name} are not both finite"
-        self._log.write(
-            {
-                "kind": "event",
-                "step": step,
-                "tokens": step * self._tokens_per_step,
-                "name": "not finite",
-                "message": what,
-                "model": learner.name,
-            }
-        )
-        raise Diverged(f"step {step}: {what}; that update was not applied")

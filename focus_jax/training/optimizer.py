@@ -39,12 +39,26 @@ def make_optimizer(run: config.Config) -> optax.GradientTransformation:
     )
 
 
+def at_step(opt_state: optax.OptState, step: jax.Array) -> optax.OptState:
+    """The same moments with the schedule at another step: a step whose update is left out takes its turn all the same,
+    so that twins have the same learning rate on the same batch."""
+
+    def moved(part: Any) -> Any:
+        return optax.ScaleByScheduleState(step) if _is_schedule(part) else part
+
+    return jax.tree.map(moved, opt_state, is_leaf=_is_schedule)
+
+
 def decayed(params: Any) -> Any:
     return jax.tree.map_with_path(lambda path, leaf: leaf.ndim > 1 and not _is_router(path), params)
 
 
 def routed(params: Any) -> Any:
     return jax.tree.map_with_path(lambda path, leaf: _is_router(path), params)
+
+
+def _is_schedule(part: Any) -> bool:
+    return isinstance(part, optax.ScaleByScheduleState)
 
 
 def _is_router(path: tuple[Any, ...]) -> bool:

@@ -9,16 +9,18 @@ from flax import nnx
 
 from focus_jax import config
 from focus_jax.model import Decoder, Potential
+from focus_jax.training.guard import Guard, initial_guard
 
 
 class TrainState(NamedTuple):
     """Plain nested dicts of arrays, so that a checkpoint names every array by its place in the model."""
 
     step: jax.Array
-    """Updates done, int32."""
+    """Steps done, int32, with those whose update was left out."""
     params: Any
     potentials: Any
     opt_state: optax.OptState
+    guard: Guard
 
 
 def build(run: config.Config) -> Decoder:
@@ -44,4 +46,5 @@ def initial_state(run: config.Config, optimizer: optax.GradientTransformation) -
         params=params,
         potentials=nnx.to_pure_dict(nnx.state(model, Potential)),
         opt_state=optimizer.init(params),
+        guard=initial_guard(),
     )

@@ -1,5 +1,9 @@
 """One optimizer step of one model.
 
+An update that is not finite, or whose loss is a spike (config.Guard), is not applied: parameters, potentials and
+moments stay as they were, and the step still counts. That is decided for each model alone: of twins, the other one
+applies its own update to the same batch, as it would if it were trained apart.
+
 Letters: B batch, T tokens, G microbatches, K groups, L Focus layers.
 """
 
@@ -13,8 +17,9 @@ import optax
 from flax import nnx
 
 from focus_jax import config, routing
+from focus_jax.training import guard
 from focus_jax.training.loss import NO_TARGET, token_nats
-from focus_jax.training.optimizer import relative_schedule
+from focus_jax.training.optimizer import at_step, relative_schedule
 from focus_jax.training.state import TrainState, merge
 
 
@@ -27,10 +32,17 @@ class StepMetrics(NamedTuple):
     """Global norm before clipping."""
     lr: jax.Array
     applied: jax.Array
-    """False where loss or gradient was not finite; the state is then the one before the step."""
+    """False where the update was left out."""
+    finite: jax.Array
+    """Both loss and gradient norm."""
+    deviations: jax.Array
+    """Standard deviations of the loss above the recent mean; 0 before there is one."""
+    skipped: jax.Array
+    """Updates left out so far, this one included."""
+    skipped_in_a_row: jax.Array
 
 
-class _Sums(NamedTuple):
+class BatchSums(NamedTuple):
     """What microbatches add up to."""
 
     loss: jax.Array
@@ -46,33 +58,43 @@ def make_train_step(run: config.Config, graph: nnx.GraphDef, optimizer: optax.Gr
     schedule = relative_schedule(run)
 
     def train_step(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> tuple[TrainState, StepMetrics]:
-        sums = _accumulate(run, graph, state, inputs_BT, targets_BT)
+        sums = accumulate(run, graph, state, inputs_BT, targets_BT)
         grad_norm = optax.tree.norm(sums.gradients)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
-        update = partial(_updated, run, optimizer, schedule)
-        new_state = jax.lax.cond(finite, update, lambda state, sums: state, state, sums)
-        lr = run.optimizer.peak_lr * schedule(state.step)
-        return new_state, StepMetrics(sums.loss, grad_norm, lr, finite)
+        deviations = guard.deviations(state.guard, sums.loss, run.guard.spike_window)
+        spike = deviations > (run.guard.spike_deviations or jnp.inf)
+        applied = finite & ~spike
+        new_state = jax.lax.cond(applied, partial(_updated, run, optimizer, schedule), _skipped, state, sums)
+        return new_state, StepMetrics(
+            loss=sums.loss,
+            grad_norm=grad_norm,
+            lr=run.optimizer.peak_lr * schedule(state.step),
+            applied=applied,
+            finite=finite,
+            deviations=deviations,
+            skipped=new_state.guard.skipped,
+            skipped_in_a_row=new_state.guard.skipped_in_a_row,
+        )
 
     return train_step
 
 
-def _accumulate(
+def accumulate(
     run: config.Config, graph: nnx.GraphDef, state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array
-) -> _Sums:
+) -> BatchSums:
     """Loss, gradients and group shares of the batch, each divided by the valid tokens of the whole batch up front, so
     that any split into microbatches sums to the same values."""
     valid_tokens = jnp.sum(targets_BT != NO_TARGET)
     inputs_GBT, targets_GBT = (_split(x, run.training.microbatches) for x in (inputs_BT, targets_BT))
     compute = jax.value_and_grad(partial(_part, graph), has_aux=True)
 
-    def add(sums: _Sums, microbatch: tuple[jax.Array, jax.Array]) -> tuple[_Sums, None]:
+    def add(sums: BatchSums, microbatch: tuple[jax.Array, jax.Array]) -> tuple[BatchSums, None]:
         (loss, share_LK), gradients = compute(state.params, state.potentials, *microbatch, valid_tokens)
-        return jax.tree.map(jnp.add, sums, _Sums(loss, gradients, share_LK)), None
+        return jax.tree.map(jnp.add, sums, BatchSums(loss, gradients, share_LK)), None
 
     shapes = jax.eval_shape(compute, state.params, state.potentials, inputs_GBT[0], targets_GBT[0], valid_tokens)
     (loss, share_LK), gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    sums, _ = jax.lax.scan(add, _Sums(loss, gradients, share_LK), (inputs_GBT, targets_GBT))
+    sums, _ = jax.lax.scan(add, BatchSums(loss, gradients, share_LK), (inputs_GBT, targets_GBT))
     return sums
 
 
@@ -97,7 +119,7 @@ def _updated(
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     state: TrainState,
-    sums: _Sums,
+    sums: BatchSums,
 ) -> TrainState:
     updates, opt_state = optimizer.update(sums.gradients, state.opt_state, state.params)
     return TrainState(
@@ -105,7 +127,13 @@ def _updated(
         params=optax.apply_updates(state.params, updates),
         potentials=_next_potentials(run, schedule(state.step), state.potentials, sums.share_LK),
         opt_state=opt_state,
+        guard=guard.applied(state.guard, sums.loss, run.guard.spike_window),
     )
+
+
+def _skipped(state: TrainState, sums: BatchSums) -> TrainState:
+    step = state.step + 1
+    return state._replace(step=step, opt_state=at_step(state.opt_state, step), guard=guard.skipped(state.guard))
 
 
 def _next_potentials(run: config.Config, relative_lr: jax.Array, potentials: Any, share_LK: jax.Array) -> Any:

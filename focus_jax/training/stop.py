@@ -1,5 +1,6 @@
 """SIGTERM and SIGINT ask a run to stop after the current step; a second one stops it at once."""
 
+import os
 import signal
 from types import FrameType, TracebackType
 
@@ -28,3 +29,5 @@ class StopSignals:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.requested = True
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, b"stopping after this step; a second signal stops at once\n")

@@ -16,9 +16,9 @@ from focus_jax.errors import UserError
 from focus_jax.pretraining import pretrain
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry import Telemetry
+from focus_jax.training.bad_updates import Diverged
 from focus_jax.training.checkpoints import Checkpoints, on_default_device
 from focus_jax.training.learner import Learner
-from focus_jax.training.loop import Diverged
 from focus_jax.training.stop import CONTINUE_ME
 from tests.changes import changed
 
@@ -44,7 +44,7 @@ def rows(run: Config) -> list[dict]:
 
 
 def final_states(run: Config) -> dict:
-    checkpoints = Checkpoints(RunFolder(Path(run.run)).checkpoints, run.checkpoint)
+    checkpoints = Checkpoints(RunFolder(Path(run.run)).checkpoints)
     learners = [Learner("focus", run)]
     abstract = {learner.name: on_default_device(learner.abstract_state()) for learner in learners}
     states, _ = checkpoints.restore(run.training.steps, abstract)
@@ -148,7 +148,7 @@ def test_the_loop_stops_before_an_update_that_is_not_finite(run, text):
     with pytest.raises(Diverged, match=said):
         start(poisoned)
     events = [json.loads(line) for line in (Path(run.run) / "metrics.jsonl").read_text().splitlines()]
-    assert events[-1]["name"] == "not finite"
+    assert events[-1]["name"] == "not_finite"
     assert events[-1]["model"] in ("focus", "dense")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from focus_jax.config import Config, dense_twin
 from focus_jax.training.loss import token_nats
-from focus_jax.training.optimizer import decayed, make_optimizer, relative_schedule, routed
+from focus_jax.training.optimizer import at_step, decayed, make_optimizer, relative_schedule, routed
 from focus_jax.training.state import TrainState, graph_of, initial_state
 from focus_jax.training.step import StepMetrics, TrainStep, make_train_step
 from tests.changes import changed
@@ -96,12 +96,18 @@ def test_potentials_move_for_carried_alone_and_by_the_schedule(run):
 
 
 @pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
-def test_a_step_that_is_not_finite_changes_nothing(run, poison):
+def test_a_step_that_is_not_finite_changes_no_value_and_still_counts(run, poison):
     state = initial_state(run, make_optimizer(run))
     bad = state._replace(params={**state.params, "final_norm": {"scale": jnp.full(32, poison)}})
     after, metrics = step(run, bad)
     assert not metrics.applied
-    assert_close(after, bad, rtol=0)
+    assert not metrics.finite
+    assert (metrics.skipped, metrics.skipped_in_a_row) == (1, 1)
+    assert int(after.step) == 1
+    assert_close(after.params, bad.params, rtol=0)
+    assert_close(after.potentials, bad.potentials, rtol=0)
+    assert_close(after.opt_state, at_step(bad.opt_state, jnp.int32(1)), rtol=0)
+    assert_close(after.guard, bad.guard._replace(skipped=1, skipped_in_a_row=1), rtol=0)
 
 
 def test_schedule_warms_up_stays_and_decays(run):

@@ -26,7 +26,7 @@ def dense_pairs(T: int) -> int:
 
 
 def kept_pairs(query_groups_TM: np.ndarray, key_groups_T: np.ndarray, window: int) -> int:
-    """Of one sequence whose keys belong to one group each: local pairs, and distant ones in groups that a query reads."""
+    """Of one sequence with one group per key: local pairs, and distant ones in the groups that a query reads."""
     T = len(key_groups_T)
     kept = int(np.minimum(np.arange(T), window).sum()) + T
     for group in np.unique(key_groups_T):

@@ -53,7 +53,7 @@ class Focus(Section):
     balance: Literal["carried", "sinkhorn", "none"] = "carried"
     """What keeps groups in use: potentials carried between steps (causal), the published Sinkhorn over the tokens of
     the sequence (NOT causal: it reads the future), or nothing (collapses)."""
-    balance_rate: NonNegativeFloat = 0.1
+    balance_rate: NonNegativeFloat = 0.5
     """Step size of the carried potentials at the peak learning rate; it follows the learning-rate schedule down."""
     sinkhorn_rounds: PositiveInt = 10
     """Rounds of balance="sinkhorn"."""

@@ -1,0 +1,201 @@
+"""Blockwise attention against the float32 definition: outputs and all gradients, memory, repeatability."""
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from focus_jax.ops import dense_attention, gated_attention, routed_attention
+from tests.ops.pallas.calls import CALLS, Call
+
+TOLERANCE = {"float32": 2e-5, "bfloat16": 4e-2}
+
+LONG_CALLS = (
+    Call(name="dense, many blocks", T=1100, S=1100, H=4, B=1),
+    Call(name="routed, many blocks, two groups, gates", T=1500, S=1500, C=64, B=1, K=3, M=2, window=130, gates="qk"),
+    Call(name="routed, many blocks, shared groups", T=1100, S=1100, B=1, K=3, M=2, N=2, window=40),
+    Call(name="routed, window of many blocks", T=1500, S=1500, H=4, B=1, K=2, window=700),
+    Call(name="routed, late queries far from their window", T=300, S=1500, B=1, query_offset=1000, K=2, window=60),
+    Call(name="routed, most groups", T=600, S=600, B=1, K=64, window=3),
+    Call(name="routed, widest heads", T=300, S=300, C=256, B=1, K=2, window=30),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedCall(Call):
+    """A call of gated_attention, K affinities a token."""
+
+    gate: str = "log"
+    one_hot: bool = False
+
+    def arguments(self) -> dict[str, jax.Array]:
+        rng = np.random.default_rng(len(self.name))
+        arrays = {
+            "q_BTHC": rng.normal(size=(self.B, self.T, self.H, self.C)),
+            "k_BSJC": rng.normal(size=(self.B, self.S, self.J, self.C)),
+            "v_BSJC": rng.normal(size=(self.B, self.S, self.J, self.C)),
+        }
+        for name in ("k_BSJC", "v_BSJC"):
+            arrays[name][:, self.query_offset + self.T :] = np.nan
+        affinities = {}
+        for name, length in (("query_affinity_BTK", self.T), ("key_affinity_BSK", self.S)):
+            scores = rng.normal(size=(self.B, length, self.K))
+            affinities[name] = np.eye(self.K)[scores.argmax(axis=-1)] if self.one_hot else np.exp(scores) / self.K
+        return {name: jnp.asarray(array, self.dtype) for name, array in arrays.items()} | {
+            name: jnp.asarray(array, jnp.float32) for name, array in affinities.items()
+        }
+
+    def differentiable(self) -> tuple[str, ...]:
+        return ("q_BTHC", "k_BSJC", "v_BSJC", "query_affinity_BTK", "key_affinity_BSK")
+
+    def run(self, arguments: dict[str, jax.Array], implementation: str) -> jax.Array:
+        return gated_attention(
+            **arguments,
+            window=self.window,
+            gate=self.gate,
+            slope=3.0,
+            query_offset=self.query_offset,
+            scale=self.scale,
+            implementation=implementation,
+        )
+
+
+GATED_CALLS = (
+    GatedCall(name="gated, log, odd length, grouped heads", T=100, S=100, H=4, C=40, K=4),
+    GatedCall(name="gated, sigmoid, many blocks", T=700, S=700, B=1, K=8, window=30, gate="sigmoid"),
+    GatedCall(name="gated, log, one-hot affinities: gradients at x = 0", T=300, S=300, B=1, K=3, one_hot=True),
+    GatedCall(name="gated, log, late queries, unread tail", T=50, S=130, query_offset=60, K=4, window=0),
+    GatedCall(name="gated, sigmoid, window reaches everything", T=70, S=70, K=4, window=1000, gate="sigmoid"),
+    GatedCall(name="gated, log, bfloat16", C=64, K=4, dtype="bfloat16"),
+)
+
+
+def output_gradient(call: Call, arguments: dict[str, jax.Array]) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(1).normal(size=arguments["q_BTHC"].shape), call.dtype)
+
+
+def check(call: Call) -> None:
+    arguments = call.arguments()
+    do = output_gradient(call, arguments)
+    computed = jax.jit(partial(call.run_with_gradients, implementation="blockwise"))(arguments, do)
+    exact = {name: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for name, x in arguments.items()}
+    define = jax.jit(partial(call.run_with_gradients, implementation="reference"))
+    for name, array in define(exact, do.astype(jnp.float32)).items():
+        assert computed[name].dtype == arguments.get(name, do).dtype, name
+        size = max(1.0, float(jnp.abs(array).max()))
+        np.testing.assert_allclose(
+            computed[name].astype(jnp.float32) / size, array / size, atol=TOLERANCE[call.dtype], rtol=0, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("call", [*CALLS, *GATED_CALLS], ids=lambda call: call.name)
+def test_equals_definition(call: Call):
+    check(call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", LONG_CALLS, ids=lambda call: call.name)
+def test_equals_definition_over_many_blocks(call: Call):
+    check(call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_equals_definition_for_random_shapes(seed: int):
+    rng = np.random.default_rng(seed)
+    K, J = int(rng.choice([1, 2, 5, 33, 64])), int(rng.choice([1, 2]))
+    M = int(rng.integers(0, min(K, 6) + 1))
+    N = M if M and rng.random() < 0.4 else 1
+    call = Call(
+        name="r" * seed,
+        T=int(rng.integers(1, 400)),
+        S=int(rng.integers(1, 400)),
+        H=J * int(rng.choice([1, 3])),
+        J=J,
+        C=int(rng.choice([32, 48, 128])),
+        query_offset=int(rng.choice([0, rng.integers(0, 300)])),
+        K=K,
+        M=M,
+        N=N,
+        window=int(rng.choice([0, 7, 64, 200, 500])),
+        skewed=bool(rng.random() < 0.3),
+        gates=str(rng.choice(["", "q", "k", "qk"])) if N == 1 else "",
+    )
+    check(call)
+
+
+def test_repeated_groups_count_once():
+    call = Call(name="repeated", T=90, S=90, K=4, M=1, window=8)
+    arguments = call.arguments()
+    groups_BT1 = arguments["query_groups_BTM"]
+    twice = arguments | {"query_groups_BTM": jnp.concatenate([groups_BT1, groups_BT1], axis=2)}
+    np.testing.assert_array_equal(call.run(twice, "blockwise"), call.run(arguments, "blockwise"))
+
+
+def test_published_split_of_pairs_gives_the_same():
+    """arXiv 2604.03260 computes pairs of one group, and pairs of other groups inside the window, and merges them."""
+    call = Call(name="published", T=120, S=120, K=4, window=16, grouped=True)
+    arguments = call.arguments()
+    q, k, v = (np.asarray(arguments[name], np.float64) for name in ("q_BTHC", "k_BSJC", "v_BSJC"))
+    groups_BT, positions = np.asarray(arguments["query_groups_BTM"])[..., 0], np.arange(call.T)
+    same_BTS = (groups_BT[:, :, None] == groups_BT[:, None, :]) & (groups_BT >= 0)[:, :, None]
+    distance_TS = positions[:, None] - positions
+    logits_BHTS = np.einsum("bthc,bshc->bhts", q, k) * call.C**-0.5
+    parts = []
+    for pairs_BTS in (same_BTS & (distance_TS >= 0), ~same_BTS & (distance_TS >= 0) & (distance_TS <= call.window)):
+        mass_BHTS = np.where(pairs_BTS[:, None], np.exp(logits_BHTS), 0.0)
+        parts.append((np.einsum("bhts,bshc->bthc", mass_BHTS, v), mass_BHTS.sum(axis=3).swapaxes(1, 2)[..., None]))
+    merged_BTHC = sum(values for values, _ in parts) / sum(mass for _, mass in parts)
+    np.testing.assert_allclose(call.run(arguments, "blockwise"), merged_BTHC, atol=2e-6, rtol=0)
+
+
+def test_is_repeatable_bit_for_bit():
+    call = Call(name="repeatable", T=700, S=700, B=1, K=4, M=2, window=40, gates="qk")
+    arguments = call.arguments()
+    do = output_gradient(call, arguments)
+    run = jax.jit(partial(call.run_with_gradients, implementation="blockwise"))
+    first, second = run(arguments, do), run(arguments, do)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
+
+
+def temporary_bytes(operation: str, T: int, with_gradient: bool) -> float:
+    """Of the compiled program, 4 heads × 64, as a multiple of the bytes of q, k, v and o."""
+    q_BTHC = jax.ShapeDtypeStruct((1, T, 4, 64), jnp.float32)
+    groups_BT1 = jax.ShapeDtypeStruct((1, T, 1), jnp.int32)
+    affinity_BTK = jax.ShapeDtypeStruct((1, T, 8), jnp.float32)
+    attention, routing = {
+        "dense": (dense_attention, ()),
+        "gated": (partial(gated_attention, window=128), (affinity_BTK, affinity_BTK)),
+        "routed": (partial(routed_attention, num_groups=8, window=128), (groups_BT1, groups_BT1)),
+    }[operation]
+
+    def run(qkv: tuple, do: jax.Array, routing: tuple):
+        o, pull = jax.vjp(lambda *qkv: attention(*qkv, *routing, implementation="blockwise"), *qkv)
+        return (o, pull(do)) if with_gradient else o
+
+    compiled = jax.jit(run).lower((q_BTHC,) * 3, q_BTHC, routing).compile()
+    return compiled.memory_analysis().temp_size_in_bytes / (4 * 4 * q_BTHC.size)
+
+
+def check_memory(operation: str, with_gradient: bool, lengths: tuple[int, ...]) -> None:
+    multiples = [temporary_bytes(operation, T, with_gradient) for T in lengths]
+    assert max(multiples) <= 12
+    for shorter, longer in pairwise(multiples):
+        assert 2 * longer / shorter <= 2.2
+
+
+@pytest.mark.parametrize("operation", ["gated", "routed"])
+def test_memory_is_linear(operation: str):
+    check_memory(operation, True, (8192, 16384))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["dense", "gated", "routed"])
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_memory_is_linear_to_32k(operation: str, with_gradient: bool):
+    check_memory(operation, with_gradient, (8192, 16384, 32768))

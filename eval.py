@@ -49,7 +49,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--step", type=int, help="checkpoint (default: the newest)")
     parser.add_argument("--top-k", type=_numbers, help="groups that a query reads in the hard evaluations, e.g. 1,2")
     parser.add_argument("--sequences", type=int, help="held-out sequences (default: as in training)")
-    parser.add_argument("--length", type=int, help="tokens per sequence (default: as in training)")
+    parser.add_argument("--length", type=_positive, help="tokens per sequence (default: as in training)")
     parser.add_argument("--against", type=Path, help="compare this run's Focus model with that run's dense one")
     parser.add_argument("--causality", action="store_true", help="change suffixes and report what changes before them")
     parser.add_argument(
@@ -57,6 +57,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="also write the rows to this file, one JSON object a line")
     return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

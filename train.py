@@ -24,8 +24,10 @@ def main() -> int:
 
     # From here on it takes seconds: text is tokenized, JAX starts.
     from focus_jax.data.store import open_store
+    from focus_jax.data.windows import check_lengths
 
     store = open_store(run.data, run.model.vocab_size)
+    check_lengths(store, sequence_length=run.training.sequence_length, sequences=run.evaluation.sequences)
     if step_to_replay is not None:
         from focus_jax.replay import replay
 

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import re
 import runpy
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,15 @@ def _run_config_file(path: Path) -> Config:
         hint = f"did you mean {path.parent / near[0]}?" if near else "name a Python file with a get_config() function"
         raise UserError(f"{path}: no such config file; {hint}")
     try:
-        get_config = runpy.run_path(str(path))["get_config"]
-        config = get_config()
-    except KeyError:
-        raise UserError(f"{path}: has no function get_config() that returns a Config") from None
-    except (TypeError, SyntaxError) as error:
-        raise UserError(f"{path}: {_describe_mistake(error)}") from None
+        names = runpy.run_path(str(path))
+        if "get_config" not in names:
+            raise UserError(f"{path}: has no function get_config() that returns a Config")
+        config = names["get_config"]()
+    except UserError:
+        raise
+    # It is the user's program, and may raise anything.
+    except Exception as error:
+        raise UserError(f"{path}: {_describe_mistake(error)}{_line_of(error, path)}") from None
     if not isinstance(config, Config):
         raise UserError(f"{path}: get_config() returned {type(config).__name__}; it must return a Config")
     return config
@@ -96,7 +100,8 @@ def _describe_mistake(error: Exception) -> str:
     """A dataclass's complaint about its arguments, with the nearest field in place of a bare 'unexpected keyword'."""
     match = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     if match is None:
-        return str(error)
+        known = isinstance(error, TypeError | SyntaxError)
+        return str(error) if known else f"{type(error).__name__}: {error}"
     section, name = match.groups()
     import focus_jax.config as config_module
 
@@ -105,6 +110,12 @@ def _describe_mistake(error: Exception) -> str:
     return f"{section} has no field {name!r}; " + (
         f"did you mean {near[0]!r}?" if near else f"it has {', '.join(fields)}"
     )
+
+
+def _line_of(error: Exception, path: Path) -> str:
+    """Where in the file; a SyntaxError says it itself."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f" (line {lines[-1]})" if lines else ""
 
 
 def _field_problems(config: Config, error: ValidationError) -> Iterator[str]:

@@ -93,10 +93,10 @@ class _Pretraining:
 
     def train(self) -> int:
         """Returns the number of steps done, fewer than all where a signal asked for a stop."""
-        for later in [s for s in self._folder.evaluated_steps() if s > self._first_step]:
-            shutil.rmtree(self._folder.evaluation(later))
         self._telemetry = Telemetry(self._run, self._folder.path, resumed_step=self._first_step or None)
         try:
+            for later in [s for s in self._folder.evaluated_steps() if s > self._first_step]:
+                shutil.rmtree(self._folder.evaluation(later))
             return self._train()
         except Diverged as error:
             self._checkpoints.wait()

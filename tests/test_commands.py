@@ -1,8 +1,6 @@
 """train.py and eval.py as a user runs them: one tiny run, looked at from all sides."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,26 +8,7 @@ import pytest
 from focus_jax import config_loading
 from focus_jax.config import Config
 from tests.changes import changed
-
-ROOT = Path(__file__).parent.parent
-
-
-def write_config_file(folder: Path, run: Config) -> Path:
-    """A config file for any Config, by way of its JSON."""
-    stored = folder / "stored.json"
-    stored.write_text(config_loading.to_json(run))
-    path = folder / "experiment.py"
-    path.write_text(
-        "from pathlib import Path\nfrom focus_jax.config_loading import read_json\n\n"
-        f"def get_config():\n    return read_json(Path({str(stored)!r}))\n"
-    )
-    return path
-
-
-def command(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, program, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+from tests.commands import command, write_config_file
 
 
 def rows_of(path: Path, kind: str, step: int) -> list[dict]:

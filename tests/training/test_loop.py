@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from pathlib import Path
 
 import jax
@@ -11,57 +10,20 @@ import numpy as np
 import pytest
 
 from focus_jax.config import Config
-from focus_jax.data.store import open_store
 from focus_jax.errors import UserError
-from focus_jax.pretraining import pretrain
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry import Telemetry
 from focus_jax.training.bad_updates import Diverged
-from focus_jax.training.checkpoints import Checkpoints, on_default_device
 from focus_jax.training.learner import Learner
 from focus_jax.training.stop import CONTINUE_ME
 from tests.changes import changed
+from tests.training.runs import final_states, rows, start, stop_after
 
 
 @pytest.fixture
 def run(run: Config) -> Config:
     """One layer and one hard reading: what is tested here is the loop."""
     return changed(run, model={"layers": 1}, evaluation={"top_k": (1,)})
-
-
-WALL_CLOCK = ("seconds", "tokens_per_second")
-
-
-def start(run: Config) -> int:
-    return pretrain(run, RunFolder(Path(run.run)), open_store(run.data, run.model.vocab_size))
-
-
-def rows(run: Config) -> list[dict]:
-    """Without what the clock decides, and without the events of starting and resuming."""
-    lines = (Path(run.run) / "metrics.jsonl").read_text().splitlines()
-    everything = [json.loads(line) for line in lines]
-    return [{k: v for k, v in row.items() if k not in WALL_CLOCK} for row in everything if row["kind"] != "event"]
-
-
-def final_states(run: Config) -> dict:
-    checkpoints = Checkpoints(RunFolder(Path(run.run)).checkpoints)
-    learners = [Learner("focus", run)]
-    abstract = {learner.name: on_default_device(learner.abstract_state()) for learner in learners}
-    states, _ = checkpoints.restore(run.training.steps, abstract)
-    checkpoints.close()
-    return states
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, stop_step: int) -> None:
-    """The signal arrives while a step is being reported, as it would from a scheduler."""
-    progress = Telemetry.progress
-
-    def progress_then_stop(self: Telemetry, step: int) -> None:
-        progress(self, step)
-        if step == stop_step:
-            signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(Telemetry, "progress", progress_then_stop)
 
 
 @pytest.mark.parametrize("stop_step", [2, 7])

@@ -3,8 +3,8 @@
 Every row has `kind`, `step` (optimizer steps done) and `tokens` (training tokens seen by each model). The other fields
 of each kind:
 
-`train`    model, loss, grad_norm, lr, seconds (of this model's steps so far, evaluation excluded), tokens_per_second,
-           mfu (absent where no peak is known); one row per model.
+`train`    model, loss, grad_norm, lr, skipped (updates left out so far), seconds (of this model's steps so far,
+           evaluation excluded), tokens_per_second, mfu (absent where no peak is known); one row per model.
 `eval`     model, routing ("none" | "soft" | "hard"), top_k, gate, causal, loss (nats per token), ppl, bits_per_byte,
            stderr, kept_fraction (pairs executed / dense pairs), loss_within_window, loss_beyond_window,
            loss_by_position ([first position, loss] bins), sequences, valid_tokens; one row per model and reading.
@@ -13,7 +13,9 @@ of each kind:
 `groups`   layer, load (share of each group), dominance (mean largest share of a sequence), entropy, confidence,
            switch_rate (null at the first checkpoint); one row per Focus layer.
 `tokens`   layer, group, top (list of [token, share] pairs).
-`event`    what happened to the run itself: name, message and fields of its own.
+`event`    what happened to the run itself: name, message and fields of its own. Names: started, resumed,
+           unusable_checkpoint; not_finite, loss_spike (model, loss, grad_norm, deviations, skipped, and sequences:
+           store and window of each sequence of the batch); starved_group, dominant_group (layer, shares).
 """
 
 import json

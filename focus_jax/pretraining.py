@@ -145,6 +145,7 @@ class _Pretraining:
         if self._is_evaluated(step):
             self._evaluate(step)
         self._telemetry.checkpoint_done(step)
+        self._tell_committed(self._checkpoints.wait())
         self._checkpoints.save(
             step,
             {learner.name: learner.state for learner in self._learners},

@@ -86,9 +86,7 @@ class Checkpoints:
 
     def save(self, step: int, states: States, progress: Mapping[str, Any]) -> None:
         """Copies the states and writes them in the background, with `progress`, whatever else the run must know.
-
-        Raises CannotWrite where the save before this one failed."""
-        self.wait()
+        To be called when no other save is under way."""
         items: dict[str, Any] = {_PROGRESS: ocp.args.JsonSave(dict(progress))}
         arrays: dict[str, str] = {}
         for name, state in states.items():

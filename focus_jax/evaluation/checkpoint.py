@@ -13,7 +13,7 @@ from focus_jax.data.store import TokenStore
 from focus_jax.evaluation.evaluator import Evaluator, Measurement
 from focus_jax.evaluation.measures import Sample
 from focus_jax.evaluation.readings import NamedReading, readings_of
-from focus_jax.evaluation.rows import compare_row, eval_row, groups_rows
+from focus_jax.evaluation.rows import compare_row, eval_row, groups_rows, tokens_rows
 from focus_jax.model import focus_layers
 from focus_jax.run_folder import RunFolder
 
@@ -28,6 +28,7 @@ class CheckpointEvaluation:
         self._run = run
         self.sample = sample
         self._bytes_per_token = store.validation.bytes / store.validation.tokens
+        self._tokenizer = store.tokenizer()
         self._window = run.attention.window if isinstance(run.attention, config.Focus) else None
         self._evaluators = {
             name: Evaluator(name, config.of_model(run, name), self.sample, run.evaluation.batch_size)
@@ -43,14 +44,16 @@ class CheckpointEvaluation:
         ]
 
     def rows(self, measured: Sequence[Measurement], previous_LST: np.ndarray | None) -> list[dict]:
-        """eval rows, then compare rows where both twins are there, then groups rows of Focus as trained."""
+        """eval rows, compare rows where both twins are there, then groups and tokens rows of Focus as trained."""
         rows = [eval_row(m, self.sample, self._bytes_per_token, self._window) for m in measured]
         dense = next((m for m in measured if m.model == "dense"), None)
         focus = [m for m in measured if m.model == "focus"]
         if dense is not None:
             rows += [compare_row(m, dense, self.sample, self._window) for m in focus]
         if focus and focus[0].groups is not None:
-            rows += groups_rows(focus[0].groups, focus_layers(self._run), previous_LST)
+            layers = focus_layers(self._run)
+            rows += groups_rows(focus[0].groups, layers, previous_LST)
+            rows += tokens_rows(focus[0].groups, layers, self.sample, self._tokenizer.decode)
         return rows
 
 

@@ -1,12 +1,14 @@
-"""From measurements to the rows of metrics.jsonl (kinds eval, compare, groups)."""
+"""From measurements to the rows of metrics.jsonl (kinds eval, compare, groups, tokens)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from focus_jax.evaluation.evaluator import Groups, Measurement
 from focus_jax.evaluation.measures import Sample, by_position, estimate, within_window
+
+TOP_TOKENS = 8
 
 
 def eval_row(measured: Measurement, sample: Sample, bytes_per_token: float, window: int | None) -> dict:
@@ -56,6 +58,19 @@ def groups_rows(groups: Groups, layers: tuple[int, ...], previous_LST: np.ndarra
             "confidence": float(statistics.confidence_B[index].mean()),
             "switch_rate": changed,
         }
+
+
+def tokens_rows(
+    groups: Groups, layers: tuple[int, ...], sample: Sample, decode: Callable[[Sequence[int]], str]
+) -> Iterator[dict]:
+    """The most frequent tokens of every group of every Focus layer, each with its share of the group's tokens."""
+    group_count = groups.statistics.load_BK.shape[-1]
+    for layer, best_ST in zip(layers, groups.best_LST, strict=True):
+        for group in range(group_count):
+            counts_V = np.bincount(sample.inputs_ST[best_ST == group])
+            most = [int(token) for token in np.argsort(-counts_V, kind="stable")[:TOP_TOKENS] if counts_V[token]]
+            top = [[decode([token]), float(counts_V[token] / counts_V.sum())] for token in most]
+            yield {"kind": "tokens", "layer": layer, "group": group, "top": top}
 
 
 def _around_window(name: str, values_ST: np.ndarray, sample: Sample, window: int | None) -> dict:

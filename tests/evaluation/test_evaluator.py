@@ -9,7 +9,7 @@ from focus_jax.config import Config, Dense, dense_twin
 from focus_jax.evaluation.evaluator import Evaluator, Measurement
 from focus_jax.evaluation.measures import Sample
 from focus_jax.evaluation.readings import readings_of
-from focus_jax.evaluation.rows import compare_row, eval_row, groups_rows
+from focus_jax.evaluation.rows import compare_row, eval_row, groups_rows, tokens_rows
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import build, initial_state
 from tests.changes import changed
@@ -100,6 +100,17 @@ def test_group_rows_follow_the_assignments(run, sample):
     moved[1, 0, :10] = (moved[1, 0, :10] + 1) % 4
     rates = [row["switch_rate"] for row in groups_rows(groups, (0, 1), moved)]
     assert rates == [0.0, pytest.approx(10 / (SEQUENCES * TOKENS))]
+
+
+def test_tokens_rows_name_the_most_frequent_tokens_of_a_group(run, sample):
+    groups = measure(run, sample).groups
+    inputs_ST = np.where(groups.best_LST[1] == 2, 65 + np.arange(TOKENS) % 2, 97)
+    rows = list(tokens_rows(groups, (0, 1), sample._replace(inputs_ST=inputs_ST), lambda ids: chr(ids[0])))
+    assert [(row["layer"], row["group"]) for row in rows] == [(layer, group) for layer in (0, 1) for group in range(4)]
+    in_group = inputs_ST[groups.best_LST[1] == 2]
+    expected = sorted(((chr(t), float(np.mean(in_group == t))) for t in (65, 66)), key=lambda pair: -pair[1])
+    assert [tuple(pair) for pair in rows[4 + 2]["top"]] == [(token, pytest.approx(share)) for token, share in expected]
+    assert rows[4 + 1]["top"] == [["a", 1.0]]
 
 
 def test_a_window_longer_than_the_text_has_nothing_beyond(run, sample):

@@ -114,12 +114,19 @@ def finished(finished_once: tuple[Path, Config], tmp_path: Path, monkeypatch: py
     return run
 
 
-def newest_usable(run: Config) -> tuple[int | None, list[Unusable]]:
+@contextlib.contextmanager
+def usable_in(run: Config) -> Iterator[Callable[[], tuple[int | None, list[Unusable]]]]:
+    """To be asked for the newest usable checkpoint, as often as one likes."""
     learners = [Learner(name, of_model(run, name)) for name in run.models]
+    abstract = {learner.name: learner.abstract_state() for learner in learners}
     checkpoints = Checkpoints(folder_of(run).checkpoints)
-    found = checkpoints.newest_usable({learner.name: learner.abstract_state() for learner in learners})
+    yield lambda: checkpoints.newest_usable(abstract)
     checkpoints.close()
-    return found
+
+
+def newest_usable(run: Config) -> tuple[int | None, list[Unusable]]:
+    with usable_in(run) as newest:
+        return newest()
 
 
 def test_any_damage_to_any_file_of_a_checkpoint_is_found_and_named(finished, tmp_path, capsys):
@@ -127,16 +134,15 @@ def test_any_damage_to_any_file_of_a_checkpoint_is_found_and_named(finished, tmp
     shutil.copytree(newest, kept)
     files = [path.relative_to(kept) for path in sorted(kept.rglob("*")) if path.is_file() and path.stat().st_size]
     assert len(files) > 40
-    assert newest_usable(finished) == (12, [])
-    for name in files:
-        for damage in DAMAGE.values():
-            damage(newest / name)
-            step, unusable = newest_usable(finished)
-            assert (step, [checkpoint.step for checkpoint in unusable]) == (8, [12]), name
-            assert unusable[0].problem.startswith(str(name)), name
-            (newest / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(kept / name, newest / name)
-    assert newest_usable(finished) == (12, [])
+    with usable_in(finished) as usable:
+        for name in files:
+            for damage in DAMAGE.values():
+                damage(newest / name)
+                step, unusable = usable()
+                assert (step, [checkpoint.step for checkpoint in unusable]) == (8, [12]), name
+                assert unusable[0].problem.startswith(str(name)), name
+                shutil.copyfile(kept / name, newest / name)
+        assert usable() == (12, [])
     with capsys.disabled():
         ways = ", ".join(DAMAGE)
         print(f"\n{len(files)} files of a checkpoint, each {ways}: {len(files) * len(DAMAGE)} found and named")

@@ -1,0 +1,349 @@
+"""Bad input through the real commands: one line that names the field or file, the documented exit code, no traceback.
+
+Every case starts in a copy of one folder: text, its token store, a finished run of four steps, and its config file.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import eval as eval_command
+import train as train_command
+from focus_jax.config import Config
+from focus_jax.data import prepare
+from focus_jax.errors import exit_code
+from focus_jax.evaluation.report import __main__ as report
+from focus_jax.run_folder import RunFolder
+from tests.changes import changed
+from tests.commands import write_config_file
+
+COMMANDS = {"train": train_command.main, "eval": eval_command.main, "prepare": prepare.main, "report": report.main}
+TRAIN = "train --config experiment.py"
+NOBODY = 65534
+
+Setup = Callable[[], object]
+
+
+def call(line: str) -> int:
+    program, *arguments = shlex.split(line)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [program, *arguments])
+        try:
+            return exit_code(COMMANDS[program])
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else 1
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.conftest import run as tiny
+    from tests.conftest import text
+
+    folder = tmp_path_factory.mktemp("prepared")
+    text.__wrapped__(folder)
+    run: Config = changed(
+        tiny.__wrapped__(folder),
+        run="run",
+        model={"layers": 1},
+        data={"files": ("text/*.txt",), "store": "store"},
+        training={"steps": 4},
+        optimizer={"warmup_steps": 1},
+        evaluation={"top_k": (1,)},
+        checkpoint={"every": 2},
+    )
+    with contextlib.chdir(folder):
+        write_config_file(Path(), run)
+        assert call(TRAIN) == 0
+    return folder
+
+
+@pytest.fixture
+def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    folder = tmp_path / "place"
+    shutil.copytree(prepared, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write(path: str, content: str | bytes) -> Setup:
+    data = content.encode() if isinstance(content, str) else content
+    return lambda: Path(path).write_bytes(data)
+
+
+def replace(path: str, old: str, new: str) -> Setup:
+    def setup() -> None:
+        text = Path(path).read_text()
+        assert old in text
+        Path(path).write_text(text.replace(old, new, 1))
+
+    return setup
+
+
+def remove(*paths: str) -> Setup:
+    def setup() -> None:
+        for path in map(Path, paths):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return setup
+
+
+def shorten(pattern: str) -> Setup:
+    def setup() -> None:
+        path = next(path for path in sorted(Path().glob(pattern)) if path.is_file())
+        os.truncate(path, path.stat().st_size // 2)
+
+    return setup
+
+
+def alter(pattern: str) -> Setup:
+    def setup() -> None:
+        path = next(path for path in sorted(Path().glob(pattern)) if path.is_file())
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    return setup
+
+
+def anew(*setups: Setup) -> Setup:
+    """Without the finished run, and what else is to be done."""
+
+    def setup() -> None:
+        shutil.rmtree("run")
+        for one in setups:
+            one()
+
+    return setup
+
+
+def both(*setups: Setup) -> Setup:
+    return lambda: [one() for one in setups]
+
+
+def without_permission(path: str, mode: int) -> Setup:
+    def setup() -> None:
+        Path(path).chmod(mode)
+
+    return setup
+
+
+def program(body: str) -> Setup:
+    return write("experiment.py", body)
+
+
+@dataclass(frozen=True)
+class Case:
+    line: str
+    message: str
+    setup: Setup = lambda: None
+    code: int = 2
+    powerless: bool = False
+    """Run as a user without rights."""
+    changes_nothing: bool = True
+
+
+VALUES = [
+    Case(f"{TRAIN} {options}", message)
+    for options, message in (
+        ("--model.heads 5", "model.heads: 5 heads do not divide the width 32"),
+        ("--model.kv-heads 3", "model.kv_heads: 3 key/value heads do not divide 4 query heads"),
+        ("--model.width 0", "model.width: Input should be greater than or equal to 1"),
+        ("--model.rope-theta -1", "model.rope_theta: Input should be greater than 0"),
+        ("--attention.top-k 9", "attention.top_k: 9 is more than the 4 groups"),
+        ("--attention.groups 65", "attention.groups: Input should be less than or equal to 64"),
+        ("--attention.temperature 0", "attention.temperature: Input should be greater than 0"),
+        ("--attention.window -1", "attention.window: Input should be greater than or equal to 0"),
+        ("--attention.dense-layers 7", "attention.dense_layers: there is no layer 7; the last is 0"),
+        ("--attention.balance sinkhorn", 'attention.balance: "sinkhorn" sees the future.*evaluation.allow_noncausal'),
+        ("--evaluation.top-k 9", "evaluation.top_k: 9 is more than the 4 groups"),
+        ("--training.microbatches 3", "training.microbatches: 3 does not divide batch_size 4"),
+        ("--training.steps 0", "training.steps: Input should be greater than or equal to 1"),
+        ("--training.steps many", "--training.steps"),
+        ("--optimizer.warmup-steps 4", "optimizer.warmup_steps: 4 leaves nothing of 4 training.steps"),
+        ("--optimizer.peak-lr nan", "optimizer.peak_lr: Input should be a finite number"),
+        ("--optimizer.beta1 1", "optimizer.beta1: Input should be less than 1"),
+        ("--checkpoint.every 0", "checkpoint.every: Input should be greater than or equal to 1"),
+        ("--checkpoint.every-minutes 0", "checkpoint.every_minutes: Input should be greater than 0"),
+        ("--guard.spike-window 1", "guard.spike_window: Input should be greater than or equal to 2"),
+        ("--guard.spike-deviations 0", "guard.spike_deviations: Input should be greater than 0"),
+        ("--guard.bad-update ignore", "--guard.bad-update"),
+        ("--data.validation-fraction 1.5", "data.validation_fraction: Input should be less than 1"),
+        ("--models focus focus", "models: list one or two different models"),
+        ("--seed -1", "seed: Input should be greater than or equal to 0"),
+        ("--attention.topk 2", "--attention.top-k"),
+        ("--replay x", "argument --replay: invalid int value: 'x'"),
+        ("--replay 5", "--replay: there is no step 5; the run has steps 1 to 4"),
+    )
+]
+FILES = [
+    Case("train", "the following arguments are required: --config"),
+    Case("train --config experimen.py", "experimen.py: no such config file; did you mean experiment.py?"),
+    Case("train --config text", "text: no such config file"),
+    Case(TRAIN, r"experiment.py: '\(' was never closed", program("def get_config(\n")),
+    Case(TRAIN, "experiment.py: has no function get_config", program("x = 1\n")),
+    Case(TRAIN, r"experiment.py: get_config\(\) returned dict; it must", program("def get_config(): return {}\n")),
+    Case(TRAIN, r"experiment.py: ZeroDivisionError: .* \(line 2\)", program("def get_config():\n    return 1 / 0\n")),
+    Case(TRAIN, r"experiment.py: KeyError: 'x' \(line 1\)", program("def get_config(): return {}['x']\n")),
+    Case(TRAIN, "experiment.py: ModuleNotFoundError: No module named 'focus_jacks'", program("import focus_jacks\n")),
+    Case(TRAIN, "experiment.py: .*utf-8", write("experiment.py", b"x = '\xe9'\n")),
+    Case(TRAIN, "experiment.py: .*null bytes", write("experiment.py", b"\0\0")),
+]
+STORES = [
+    Case(f"{TRAIN} --data.files nothing/*.txt", "data.files: 'nothing/.*' matches no file", anew(remove("store"))),
+    Case(TRAIN, r"text/00.txt.*UTF-8", anew(remove("store"), write("text/00.txt", b"caf\xe9 au lait"))),
+    Case(TRAIN, "data.store: store is a folder but no token store; name another", anew(remove("store/manifest.json"))),
+    Case(TRAIN, "data.store: store/manifest.json is damaged", shorten("store/manifest.json")),
+    Case(TRAIN, r"data.store: store/\S+ has \S+ bytes instead of", shorten("store/*.tokens")),
+    Case(TRAIN, r"data.store: store/\S+ has SHA-256", alter("store/*.tokens")),
+    Case(TRAIN, r"data.store: store/\S+ has SHA-256", alter("store/*.lengths")),
+    Case(
+        TRAIN,
+        r"data.store: store/\S+ is missing; copy the file again",
+        lambda: next(Path("store").glob("*.tokens")).unlink(),
+    ),
+    Case(f"{TRAIN} --model.vocab-size 300", "model.vocab_size: 300", anew()),
+    Case(TRAIN, "data.store: store was made from another corpus", anew(write("text/99.txt", "one more"))),
+    Case(f"{TRAIN} --training.sequence-length 99999", "training.sequence_length: 99999, and the training text", anew()),
+    Case(f"{TRAIN} --evaluation.sequences 9999", "evaluation.sequences: 9999 sequences of 48 tokens", anew()),
+    Case(f"{TRAIN} --data.tokenizer no.json", "no.json", anew(remove("store"))),
+    Case(f"{TRAIN} --data.tokenizer t.json", "t.json", anew(remove("store"), write("t.json", "{}"))),
+    Case(f"{TRAIN} --data.source tfds", "data.files|data.dataset", anew(remove("store"))),
+    Case(f"{TRAIN} --data.mixture elsewhere 1.0", "data.mixture: elsewhere is no finished token store", anew()),
+    Case(
+        TRAIN,
+        "text/00.txt: Permission denied",
+        anew(remove("store"), without_permission("text/00.txt", 0)),
+        powerless=True,
+    ),
+    Case("prepare", "the following arguments are required: --config"),
+    Case("prepare --config experiment.py", r"data.store: store/\S+ has SHA-256", alter("store/*.tokens")),
+    Case("prepare --config experiment.py --data.eos-token x", "data.eos_token"),
+]
+RUNS = [
+    Case(f"{TRAIN} --run text/00.txt", "text/00.txt: (File exists|Not a directory)"),
+    Case(
+        f"{TRAIN} --run rights/run",
+        "rights/run: Permission denied",
+        both(lambda: Path("rights").mkdir(0o555)),
+        powerless=True,
+    ),
+    Case(TRAIN, "run/config.json: file: .*bring it back to continue that run", shorten("run/config.json")),
+    Case(TRAIN, "run/config.json: .*bring it back", replace("run/config.json", '"steps": 4', '"steps": "4"')),
+    Case(TRAIN, "run/config.json: not there", remove("run/config.json")),
+    Case(
+        f"{TRAIN} --optimizer.peak-lr 1",
+        "optimizer.peak_lr: 1.0, but the run in run was started with 0.01; keep it to continue that run",
+    ),
+    Case(
+        TRAIN,
+        r"run/checkpoints/4: focus.model/_METADATA is missing, and there is no other to go on from",
+        both(remove("run/checkpoints/2", "run/checkpoints/4/focus.model/_METADATA")),
+    ),
+    Case(
+        TRAIN,
+        r"run/metrics.jsonl, line 2: not a row of metrics; the file is damaged: remove that line",
+        both(remove("run/checkpoints/4"), lambda: _damage_line("run/metrics.jsonl", 2)),
+    ),
+    Case(
+        TRAIN,
+        "data.store: run was trained on another token store",
+        both(remove("store", "run/checkpoints/4"), write("text/99.txt", "something else entirely " * 50)),
+    ),
+    Case(
+        f"{TRAIN} --telemetry.wandb online",
+        "telemetry.wandb: online needs a W&B key: set WANDB_API_KEY or run `wandb login`",
+        remove("run/checkpoints/4"),
+        changes_nothing=False,
+    ),
+]
+EVALUATIONS = [
+    Case("eval", "the following arguments are required: --run"),
+    Case("eval --run nowhere", "nowhere/config.json: not there; is nowhere the folder of a run?"),
+    Case("eval --run run --step 3", "run/checkpoints/3: no such checkpoint; there are: 2, 4"),
+    Case("eval --run run --step x", "argument --step: invalid int value: 'x'"),
+    Case("eval --run run --top-k 9", "evaluation.top_k: 9 is more than the 4 groups"),
+    Case("eval --run run --top-k x", "argument --top-k: invalid"),
+    Case("eval --run run --sequences 0", "evaluation.sequences: Input should be greater than or equal to 1"),
+    Case("eval --run run --length 99999", "training.sequence_length: 99999"),
+    Case("eval --run run --length 0", "argument --length: invalid"),
+    Case("eval --run run", "run/checkpoints: no checkpoint yet", remove("run/checkpoints")),
+    Case(
+        "eval --run run",
+        r"run/checkpoints/4: (dense|focus).model/\S+ has other bytes than were written; name another with --step; "
+        "there are: 2",
+        both(alter("run/checkpoints/4/focus.model/_METADATA"), alter("run/checkpoints/4/dense.model/_METADATA")),
+    ),
+    Case("eval --run run --against nowhere", "nowhere/config.json: not there"),
+    Case("report", "the following arguments are required: RUN"),
+    Case("report nowhere", "nowhere/metrics.jsonl does not exist: nowhere is not the folder of a run"),
+    Case("report run", "run/metrics.jsonl, line 2: not a row of metrics", lambda: _damage_line("run/metrics.jsonl", 2)),
+    Case("report run", "run/config.json: not there", remove("run/config.json")),
+    Case("report run run --output nowhere/page.html", "nowhere/page.html: No such file or directory"),
+    Case(
+        "report run", "run/report.html: Permission denied", without_permission("run/report.html", 0o444), powerless=True
+    ),
+]
+CASES = VALUES + FILES + STORES + RUNS + EVALUATIONS
+
+
+def _damage_line(path: str, number: int) -> None:
+    lines = Path(path).read_bytes().split(b"\n")
+    lines[number - 1] = b"{"
+    Path(path).write_bytes(b"\n".join(lines))
+
+
+@contextlib.contextmanager
+def user(powerless: bool) -> Iterator[None]:
+    if not powerless or os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.line} {case.message}"[:80])
+def test_bad_input(case: Case, place: Path, monkeypatch, capfd):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(place))
+    case.setup()
+    if case.powerless:
+        # pytest's own folders are closed to others.
+        for folder in place.parents:
+            if not folder.stat().st_mode & 0o001:
+                folder.chmod(0o711)
+        place.chmod(0o777)
+    before = _content_of_run()
+    with user(case.powerless):
+        code = call(case.line)
+    said = capfd.readouterr().err
+    assert code == case.code, said
+    assert re.search(case.message, _unwrapped(said)), said
+    assert "Traceback" not in said
+    assert _content_of_run() == before or not case.changes_nothing
+
+
+def _content_of_run() -> dict[Path, bytes]:
+    """What a run consists of; a lock and W&B's own files may come."""
+    folder = RunFolder(Path("run"))
+    files = [folder.config, folder.metrics, *folder.checkpoints.rglob("*"), *folder.evaluations.rglob("*")]
+    return {path: path.read_bytes() for path in files if path.is_file()}
+
+
+def _unwrapped(text: str) -> str:
+    """tyro draws a box around its messages."""
+    return re.sub(r"[│╭╮╰╯─\s]+", " ", text)
+
+
+def test_there_are_enough_cases():
+    assert len({(case.line, case.message) for case in CASES}) >= 80

@@ -58,7 +58,7 @@ def attend(
         q_PHC, k_PJC, v_PJC, layout, gates = row
         k_JPC, v_JPC = k_PJC.swapaxes(0, 1), v_PJC.swapaxes(0, 1)
         o_QXHC, lse_QXH = ranges.attend(
-            _blocks(q_PHC, layout), k_JPC, v_JPC, _rule(layout, gates, statics.window), statics.scale
+            _blocks(q_PHC, layout), k_JPC, v_JPC, _rule(layout, gates, statics.window, q_BTHC.shape[2]), statics.scale
         )
         return _slots(o_QXHC), _slots(lse_QXH)
 
@@ -90,7 +90,7 @@ def attend_backward(
             _blocks(do_PHC, layout),
             _blocks(lse_PH, layout),
             _blocks(delta_PH, layout),
-            _rule(layout, gates, statics.window),
+            _rule(layout, gates, statics.window, q_BTHC.shape[2]),
             statics.scale,
         )
         dgates = None if gates is None else Gates(_slots(dquery_gate_QX), dkey_gate_P)
@@ -106,9 +106,9 @@ def attend_backward(
     return dq_BTHC, dk_BSJC, dv_BSJC, dgates
 
 
-def _rule(layout: Layout, gates: Gates | None, window: int) -> Rule:
+def _rule(layout: Layout, gates: Gates | None, window: int, heads: int) -> Rule:
     """Of one batch row."""
-    pairs = sorted_pairs(layout, window)
+    pairs = sorted_pairs(layout, window, heads)
     return Kept(pairs) if gates is None else GatedByToken(pairs, _blocks(gates.query_BP, layout), gates.key_BP)
 
 

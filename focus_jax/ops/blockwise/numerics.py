@@ -44,22 +44,45 @@ def scaled(q_X: jax.Array, scale: float) -> jax.Array:
     return (q_X.astype(jnp.float32) * (scale * LOG2_E)).astype(q_X.dtype)
 
 
-def add_at(sums_X: jax.Array, part_X: jax.Array, start: jax.Array, *, axis: int) -> jax.Array:
-    """Adds a part to the slice of the sums that begins at `start`."""
-    old_X = lax.dynamic_slice_in_dim(sums_X, start, part_X.shape[axis], axis=axis)
-    return lax.dynamic_update_slice_in_dim(sums_X, old_X + part_X, start, axis=axis)
+def slices(x_X: jax.Array, start_Z: jax.Array, size: int, *, axis: int = 0) -> jax.Array:
+    """Z slices of an array, stacked."""
+    return jnp.stack([lax.dynamic_slice_in_dim(x_X, start, size, axis=axis) for start in start_Z])
 
 
-def fold_heads(rows_XHC: jax.Array, J: int) -> jax.Array:
-    """The rows of the G = H/J query heads of a key/value head, one after the other: R = G·X."""
-    X, H, C = rows_XHC.shape
-    return rows_XHC.transpose(1, 0, 2).reshape(J, H // J * X, C)
+def add_slices(sums_X: jax.Array, parts_ZX: jax.Array, start_Z: jax.Array, *, axis: int = 0) -> jax.Array:
+    """The transpose of `slices`, one after the other."""
+    for part_X, start in zip(parts_ZX, start_Z, strict=True):
+        old_X = lax.dynamic_slice_in_dim(sums_X, start, part_X.shape[axis], axis=axis)
+        sums_X = lax.dynamic_update_slice_in_dim(sums_X, old_X + part_X, start, axis=axis)
+    return sums_X
 
 
-def unfold_heads(rows_JRC: jax.Array, X: int) -> jax.Array:
+def rows_at(rows_Q_: Any, index_Z: jax.Array) -> Any:
+    """Some entries of the first dimension, in every array."""
+    return jax.tree.map(lambda rows: slices(rows, index_Z, 1)[:, 0], rows_Q_)
+
+
+def with_rows(rows_Q_: Any, some_Z_: Any, index_Z: jax.Array) -> Any:
+    """Those entries set."""
+
+    def update(rows: jax.Array, some: jax.Array) -> jax.Array:
+        for row, index in zip(some, index_Z, strict=True):
+            rows = lax.dynamic_update_index_in_dim(rows, row, index, axis=0)
+        return rows
+
+    return jax.tree.map(update, rows_Q_, some_Z_)
+
+
+def fold_heads(rows_ZXHC: jax.Array, J: int) -> jax.Array:
+    """(Z, X, H, C) to (Z, J, R, C): the X rows of one query head of a key/value head after the other, R = H/J · X."""
+    Z, X, H, C = rows_ZXHC.shape
+    return rows_ZXHC.transpose(0, 2, 1, 3).reshape(Z, J, H // J * X, C)
+
+
+def unfold_heads(rows_ZJRC: jax.Array, X: int) -> jax.Array:
     """The inverse of fold_heads."""
-    J, R, C = rows_JRC.shape
-    return rows_JRC.reshape(J * (R // X), X, C).transpose(1, 0, 2)
+    Z, J, R, C = rows_ZJRC.shape
+    return rows_ZJRC.reshape(Z, J * (R // X), X, C).transpose(0, 2, 1, 3)
 
 
 def pad_to(rows_T_: jax.Array, length: int) -> jax.Array:

@@ -53,24 +53,31 @@ class _Grid:
     @property
     def before(self) -> slice:
         """Keys before the first query that some query reads."""
-        return slice(min(self.keys, max(0, self.query_offset - self.farthest)), min(self.keys, self.query_offset))
+        start = min(self.keys, max(0, self.query_offset - self.farthest))
+        return slice(start, max(start, min(self.keys, self.query_offset)))
 
     @property
     def own(self) -> slice:
         """Keys at the positions of queries."""
         return slice(min(self.keys, self.query_offset), min(self.keys, self.query_offset + self.queries))
 
+    @property
+    def around_before(self) -> tuple[int, int]:
+        """Slots before and after those keys in the block before the first query."""
+        after = min(self.block, self.query_offset - self.before.stop)
+        return self.block - after - (self.before.stop - self.before.start), after
+
     def key_steps(self, x_SJC: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The keys at the positions of each step's queries, and the block before them."""
-        before, own = x_SJC[self.before], x_SJC[self.own]
-        to_block = ((self.block - len(before), 0), (0, 0), (0, 0))
-        own_ANXJC = self.query_steps(pad_to(own, self.queries))
-        return own_ANXJC, jnp.concatenate([jnp.pad(before, to_block)[None], own_ANXJC[:-1, -1]])
+        before_XJC = jnp.pad(x_SJC[self.before], (self.around_before, (0, 0), (0, 0)))
+        own_ANXJC = self.query_steps(x_SJC[self.own])
+        return own_ANXJC, jnp.concatenate([before_XJC[None], own_ANXJC[:-1, -1]])
 
     def keys_of_steps(self, own_ANXJC: jax.Array, before_XJC: jax.Array) -> jax.Array:
         """The transpose of key_steps, given what is left of the block before the first step."""
-        own, before = self.tokens(own_ANXJC), before_XJC[self.block - (self.before.stop - self.before.start) :]
-        x_SJC = jnp.concatenate([before, own[: self.own.stop - self.own.start]])
+        leading, after = self.around_before
+        own = self.tokens(own_ANXJC)[: self.own.stop - self.own.start]
+        x_SJC = jnp.concatenate([before_XJC[leading : self.block - after], own])
         return jnp.pad(x_SJC, ((self.before.start, self.keys - self.own.stop), (0, 0), (0, 0)))
 
     def logits(self, q_NJRC: jax.Array, k_NJYC: jax.Array, step: jax.Array) -> jax.Array:
@@ -95,13 +102,13 @@ def attend(
 
     def attend_step(arguments: tuple) -> tuple[jax.Array, jax.Array]:
         step, q_NXHC, k, v = arguments
-        s_NJRY = grid.logits(scaled(_fold(q_NXHC, J), scale), _visible(*k), step)
+        s_NJRY = grid.logits(scaled(fold_heads(q_NXHC, J), scale), _visible(*k), step)
         peak_NJR1 = jnp.maximum(s_NJRY.max(axis=3, keepdims=True), FLOOR)
         p_NJRY = exp2(s_NJRY - peak_NJR1)
         total_NJR1 = p_NJRY.sum(axis=3, keepdims=True)
         o_NJRC = matmul("njry,njyc->njrc", p_NJRY, _visible(*v)) / jnp.where(total_NJR1 > 0, total_NJR1, 1.0)
         lse_NJR1 = jnp.where(total_NJR1 > 0, peak_NJR1 + jnp.log2(total_NJR1), -jnp.inf)
-        return _unfold(o_NJRC, grid.block), _unfold(lse_NJR1, grid.block)[..., 0]
+        return unfold_heads(o_NJRC, grid.block), unfold_heads(lse_NJR1, grid.block)[..., 0]
 
     steps = (jnp.arange(grid.steps), grid.query_steps(q_THC), grid.key_steps(k_SJC), grid.key_steps(v_SJC))
     o_ANXHC, lse_ANXH = lax.map(attend_step, steps)
@@ -127,14 +134,14 @@ def attend_backward(
     def differentiate_step(later: tuple, arguments: tuple) -> tuple[tuple, tuple]:
         dk_later_XJC, dv_later_XJC = later
         step, q_NXHC, do_NXHC, lse_NXH, delta_NXH, k, v = arguments
-        q_NJRC, do_NJRC = scaled(_fold(q_NXHC, J), scale), _fold(do_NXHC, J)
+        q_NJRC, do_NJRC = scaled(fold_heads(q_NXHC, J), scale), fold_heads(do_NXHC, J)
         q_NJCR, do_NJCR = q_NJRC.swapaxes(2, 3), do_NJRC.swapaxes(2, 3)
         k_NJYC, v_NJYC = _visible(*k), _visible(*v)
-        p_NJRY = exp2(grid.logits(q_NJRC, k_NJYC, step) - _fold(lse_NXH[..., None], J))
-        ds_NJRY = p_NJRY * (matmul("njrc,njyc->njry", do_NJRC, v_NJYC) - _fold(delta_NXH[..., None], J))
+        p_NJRY = exp2(grid.logits(q_NJRC, k_NJYC, step) - fold_heads(lse_NXH[..., None], J))
+        ds_NJRY = p_NJRY * (matmul("njrc,njyc->njry", do_NJRC, v_NJYC) - fold_heads(delta_NXH[..., None], J))
         dk_NXJC, dk_earlier_XJC = _scatter(matmul("njcr,njry->njcy", q_NJCR, ds_NJRY), dk_later_XJC)
         dv_NXJC, dv_earlier_XJC = _scatter(matmul("njcr,njry->njcy", do_NJCR, p_NJRY), dv_later_XJC)
-        dq_NXHC = _unfold(matmul("njry,njyc->njrc", ds_NJRY, k_NJYC), grid.block)
+        dq_NXHC = unfold_heads(matmul("njry,njyc->njrc", ds_NJRY, k_NJYC), grid.block)
         return (dk_earlier_XJC, dv_earlier_XJC), (dq_NXHC, dk_NXJC, dv_NXJC)
 
     nothing_XJC = jnp.zeros((grid.block, *k_SJC.shape[1:]))
@@ -158,11 +165,3 @@ def _scatter(part_NJCY: jax.Array, later_XJC: jax.Array) -> tuple[jax.Array, jax
     X = len(later_XJC)
     previous_NXJC, own_NXJC = (half.transpose(0, 3, 1, 2) for half in (part_NJCY[..., :X], part_NJCY[..., X:]))
     return own_NXJC + jnp.concatenate([previous_NXJC[1:], later_XJC[None]]), previous_NXJC[0]
-
-
-def _fold(rows_NXHC: jax.Array, J: int) -> jax.Array:
-    return jax.vmap(lambda rows_XHC: fold_heads(rows_XHC, J))(rows_NXHC)
-
-
-def _unfold(rows_NJRC: jax.Array, X: int) -> jax.Array:
-    return jax.vmap(lambda rows_JRC: unfold_heads(rows_JRC, X))(rows_NJRC)

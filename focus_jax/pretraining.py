@@ -70,25 +70,22 @@ class _Pretraining:
         self._checkpoints = checkpoints
         self._signals = signals
         self._learners = [Learner(name, config.of_model(run, name)) for name in run.models]
+        self._implementations = attention_implementations(run)
         self._first_step = 0
-        self._set_aside: list[str] = []
+        self._unusable: list[Unusable] = []
 
     def begin(self) -> int:
         """Initial states, or those of the newest usable checkpoint. Returns the number of steps done."""
         abstract = {learner.name: learner.abstract_state() for learner in self._learners}
-        step, unusable = self._checkpoints.newest_usable(abstract)
+        step, self._unusable = self._checkpoints.newest_usable(abstract)
         if step is None:
-            self._refuse_to_begin_anew(unusable)
+            self._refuse_to_begin_anew()
             for learner in self._learners:
                 learner.initialise()
         else:
             progress = restore(self._checkpoints, step, self._learners)
             self._check_store(progress["store"])
         self._first_step = step or 0
-        goes_on = f"the run goes on from checkpoint {step}" if step else "the run begins anew"
-        for checkpoint in unusable:
-            aside = self._checkpoints.set_aside(checkpoint.step)
-            self._set_aside.append(f"{self._named(checkpoint)}; it is now {aside.name}, and {goes_on}")
         return self._first_step
 
     def train(self) -> int:
@@ -106,6 +103,7 @@ class _Pretraining:
             write_report(self._folder.path)
 
     def _train(self) -> int:
+        self._set_aside_unusable()
         self._tell_start()
         self._bad_updates = BadUpdates(self._run, self._store, self._event)
         sample = held_out_sample(self._run, self._store, self._run.training.sequence_length)
@@ -175,9 +173,9 @@ class _Pretraining:
                     self._event(step, **trouble._asdict())
         store_measurements(self._folder, step, measured, sample)
 
-    def _refuse_to_begin_anew(self, unusable: list[Unusable]) -> None:
+    def _refuse_to_begin_anew(self) -> None:
         """Only a checkpoint that was never completed may be all there is: that of a run killed during its first."""
-        for checkpoint in unusable:
+        for checkpoint in self._unusable:
             if checkpoint.complete:
                 raise UserError(
                     f"{self._named(checkpoint)}, and there is no other to go on from; bring the file back, or start "
@@ -191,21 +189,28 @@ class _Pretraining:
                 f"this one is {self._store_identity()}; bring the old one back, or start a new run"
             )
 
+    def _set_aside_unusable(self) -> None:
+        """Makes room for the checkpoints that are to come, and says what the run could not go on from."""
+        first = self._first_step
+        goes_on = f"the run goes on from checkpoint {first}" if first else "the run begins anew"
+        for checkpoint in self._unusable:
+            aside = self._checkpoints.set_aside(checkpoint.step)
+            self._event(
+                first, "unusable_checkpoint", f"{self._named(checkpoint)}; it is now {aside.name}, and {goes_on}"
+            )
+
     def _tell_start(self) -> None:
-        """Says, and records, on what and by which attention code the run goes on, and what it could not go on from."""
-        for message in self._set_aside:
-            self._event(self._first_step, "unusable_checkpoint", message)
+        """Says, and records, on what and by which attention code the run goes on."""
         what = "resumed" if self._first_step else "started"
         device = jax.devices()[0].device_kind
-        implementations = attention_implementations(self._run)
-        chosen = ", ".join(f"{operation} {name}" for operation, name in implementations.items())
+        chosen = ", ".join(f"{operation} {name}" for operation, name in self._implementations.items())
         self._event(
             self._first_step,
             what,
             f"{what} on {device}; attention: {chosen}",
             device=device,
             jax=jax.__version__,
-            attention=implementations,
+            attention=self._implementations,
         )
 
     def _tell_committed(self, step: int | None) -> None:

@@ -88,7 +88,7 @@ def _findings(
 ) -> Iterator[str]:
     yield f"\n{model}: " + ("the update is applied" if metrics.applied else describe(model, metrics))
     yield (
-        f"  loss {metrics.loss:.6g}, {metrics.deviations:.1f} standard deviations above its recent mean; gradient norm "
+        f"  loss {metrics.loss:.6g}, {metrics.deviations:+.1f} standard deviations from its recent mean; gradient norm "
         f"{metrics.grad_norm:.6g}; learning rate {metrics.lr:.4g}; {metrics.skipped} updates skipped so far"
     )
     yield from (_agreement(row, metrics) for row in recorded if row.get("model") == model and row.get("grad_norm"))

@@ -239,6 +239,12 @@ RUNS = [
     Case(TRAIN, "run/config.json: .*bring it back", replace("run/config.json", '"steps": 4', '"steps": "4"')),
     Case(TRAIN, "run/config.json: not there", remove("run/config.json")),
     Case(
+        f"{TRAIN} --model.attention-implementation pallas",
+        "model.attention_implementation: gated_attention has no 'pallas'; it has auto, reference, blockwise",
+        anew(),
+        changes_nothing=False,
+    ),
+    Case(
         f"{TRAIN} --optimizer.peak-lr 1",
         "optimizer.peak_lr: 1.0, but the run in run was started with 0.01; keep it to continue that run",
     ),

@@ -15,7 +15,7 @@ check: .venv/.installed check-h200
 
 # The attention kernels as an H200 would get them: no spills, wgmma everywhere. No GPU needed; the main environment stays for CPUs.
 check-h200: .h200/.installed
-	JAX_PLATFORMS=cpu PYTHONPATH=.h200 $(PYTHON) -m focus_jax.bench.h200
+	JAX_PLATFORMS=cpu TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=.h200 $(PYTHON) -m focus_jax.bench.h200
 
 lint: .venv/.installed
 	.venv/bin/ruff format --check .

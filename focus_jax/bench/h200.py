@@ -1,11 +1,13 @@
-"""Compiles every attention kernel for an H200 on a machine without a GPU, and fails on spills or missing wgmma.
+"""Compiles every attention kernel for an H200 on a machine without a GPU.
 
 `make check-h200`, or `python -m focus_jax.bench.h200` where the packages of requirements-h200.txt are installed.
-Prints tile sizes, registers, shared memory, and the thread blocks per multiprocessor that these allow. Needs jax and
-numpy beside the CUDA compiler packages; nothing runs.
+Prints tile sizes, registers, shared memory, and the thread blocks per multiprocessor that these allow; fails on spills,
+on products that are not wgmma, and on memory that grows faster than the length. Needs jax and numpy beside the CUDA
+compiler packages; nothing runs.
 """
 
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -22,6 +24,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
+from focus_jax.bench.programs import with_gradient
 from focus_jax.ops import dense_attention, routed_attention
 from focus_jax.ops.pallas import tuning
 
@@ -31,6 +34,15 @@ SHARED_PER_MULTIPROCESSOR = 233472
 SHARED_RESERVED_PER_BLOCK = 1024
 REGISTERS_GRANULE = 8
 """Registers of a thread are handed out in eights."""
+
+DENSE = partial(dense_attention, implementation="pallas")
+ROUTED = partial(routed_attention, num_groups=8, window=128, implementation="pallas")
+
+MEMORY_LENGTHS = (8192, 16384, 32768)
+LARGEST_GROWTH = 2.2
+"""Of the temporaries from one length to twice that length."""
+LARGEST_PART = 12.0
+"""Of the bytes of q, k, v and o."""
 
 # The facts of one H200 as XLA's GpuTargetConfigProto; ACCELERATED_FEATURES means sm_90a, which has wgmma.
 H200 = f"""
@@ -139,36 +151,46 @@ class Program(NamedTuple):
 
 
 def programs(channels: int) -> Sequence[Program]:
-    """Between them every kernel, forward and backward, with and without gates and shared groups."""
-    B, T, H, J, K = 1, 4096, 8, 4, 8
-    q, o = 2 * [jax.ShapeDtypeStruct((B, T, H, channels), jnp.bfloat16)]
-    k, v = 2 * [jax.ShapeDtypeStruct((B, T, J, channels), jnp.bfloat16)]
-    one_group, two_groups = (jax.ShapeDtypeStruct((B, T, M), jnp.int32) for M in (1, 2))
-    query_gate, key_gate = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((B, T, 2), (B, T)))
-    routed = partial(routed_attention, num_groups=K, window=128, implementation="pallas")
-
-    def gated(q, k, v, query_gate, key_gate, query_groups, key_groups):
-        return routed(q, k, v, query_groups, key_groups, query_gate_BTM=query_gate, key_gate_BS=key_gate)
-
-    dense = with_gradient(partial(dense_attention, implementation="pallas"), 3)
-    both = "local", "distant"
+    """Between them every kernel, forward and backward; gates, shared groups, odd lengths, narrow and wide windows."""
     return (
-        Program("dense", ("dense",), dense, (o, q, k, v)),
-        Program("routed", both, with_gradient(routed, 3), (o, q, k, v, one_group, one_group)),
-        Program("shared groups", both, with_gradient(routed, 3), (o, q, k, v, two_groups, two_groups)),
-        Program("gated", both, with_gradient(gated, 5), (o, q, k, v, query_gate, key_gate, two_groups, one_group)),
+        Program("dense", ("dense",), with_gradient(DENSE), heads(4096, channels)),
+        Program("routed", ("local", "distant"), with_gradient(ROUTED), (*heads(4096, channels), *groups(4096, 1, 1))),
+        Program(
+            "shared",
+            ("local", "distant_shared"),
+            with_gradient(ROUTED),
+            (*heads(4096, channels), *groups(4096, 2, 2)),
+        ),
+        Program(
+            "shared, of 64",
+            ("local", "distant_shared"),
+            with_gradient(partial(ROUTED, num_groups=64, window=512)),
+            (*heads(4000, channels), *groups(4000, 2, 2)),
+        ),
+        Program(
+            "gated",
+            ("local", "distant"),
+            with_gradient(gated, differentiated=5),
+            (*heads(4096, channels), *gates(4096, 2), *groups(4096, 2, 1)),
+        ),
     )
 
 
-def with_gradient(attention: Callable[..., jax.Array], differentiated: int) -> Callable[..., object]:
-    """The output and the gradients of the first arguments, given that of the output."""
+def heads(T: int, channels: int) -> Sequence[jax.ShapeDtypeStruct]:
+    """do, q, k and v."""
+    return [jax.ShapeDtypeStruct((1, T, count, channels), jnp.bfloat16) for count in (8, 8, 4, 4)]
 
-    def run(do: jax.Array, *arguments: jax.Array) -> object:
-        fixed = arguments[differentiated:]
-        o, pull = jax.vjp(lambda *first: attention(*first, *fixed), *arguments[:differentiated])
-        return o, pull(do)
 
-    return run
+def groups(T: int, M: int, N: int) -> Sequence[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct((1, T, count), jnp.int32) for count in (M, N)]
+
+
+def gates(T: int, M: int) -> Sequence[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, T, M), (1, T))]
+
+
+def gated(q, k, v, query_gate, key_gate, query_groups, key_groups) -> jax.Array:
+    return ROUTED(q, k, v, query_groups, key_groups, query_gate_BTM=query_gate, key_gate_BS=key_gate)
 
 
 def check(program: Program, channels: int) -> bool:
@@ -183,7 +205,7 @@ def check(program: Program, channels: int) -> bool:
             fault = ", ".join(faults(kernel))
             sound &= not fault
             print(
-                f"{channels:>4}  {program.name:13}  {kernel.name:26}{tile.queries:>6} × {tile.keys:<4}{tile.warps:>5}"
+                f"{channels:>4}  {program.name:13}  {kernel.name:32}{tile.queries:>4} × {tile.keys:<4}{tile.warps:>5}"
                 f"{tile.stages:>7}{kernel.registers:>10}{kernel.shared_bytes:>9}{kernel.blocks_per_multiprocessor:>7}"
                 f"  {fault or 'ok'}"
             )
@@ -201,10 +223,30 @@ def faults(kernel: CompiledKernel) -> Sequence[str]:
     return found
 
 
+def check_memory(name: str, attention: Callable[..., jax.Array], group_counts: Sequence[int]) -> bool:
+    """Prints what a call with its gradients holds beside arguments and results, by length; whether that is linear."""
+    parts = []
+    for T in MEMORY_LENGTHS:
+        x = jax.ShapeDtypeStruct((1, T, 8, 64), jnp.bfloat16)
+        taken = groups(T, *group_counts) if group_counts else ()
+        compiled, _ = compile_for_h200(with_gradient(attention), *4 * [x], *taken)
+        memory = compiled.memory_analysis()
+        assert memory is not None
+        parts.append(memory.temp_size_in_bytes / (4 * x.size * x.dtype.itemsize))
+    growth = [2 * after / before for before, after in itertools.pairwise(parts)]
+    sound = max(growth) <= LARGEST_GROWTH and max(parts) <= LARGEST_PART
+    shown = ", ".join(f"{part:.2f}" for part in parts)
+    verdict = "ok" if sound else "too much"
+    print(f"temporaries of {name}: {shown} times q, k, v and o at {MEMORY_LENGTHS} tokens  {verdict}")
+    return sound
+
+
 def main() -> int:
     jax.config.update("jax_platforms", "cpu")
-    print("head  program        kernel                   queries×keys warps stages registers   shared blocks")
+    print("head  program        kernel                        queries×keys warps stages registers   shared blocks")
     sound = [check(program, channels) for channels in (64, 128) for program in programs(channels)]
+    sound.append(check_memory("dense attention", DENSE, ()))
+    sound.append(check_memory("routed attention (M = 1)", ROUTED, (1, 1)))
     return 0 if all(sound) else 1
 
 

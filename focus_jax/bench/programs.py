@@ -32,11 +32,12 @@ class Compiled(NamedTuple):
         return (time.perf_counter() - start) / calls
 
 
-def with_gradient(attention: Callable[..., jax.Array]) -> Callable[..., Any]:
-    """(do, q, k, v, *rest) to the output and the gradients of q, k and v."""
+def with_gradient(attention: Callable[..., jax.Array], differentiated: int = 3) -> Callable[..., Any]:
+    """(do, *arguments) to the output and the gradients of the first arguments: of q, k and v, or of more."""
 
-    def run(do: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, *rest: jax.Array) -> Any:
-        o, pull = jax.vjp(lambda q, k, v: attention(q, k, v, *rest), q, k, v)
+    def run(do: jax.Array, *arguments: jax.Array) -> Any:
+        fixed = arguments[differentiated:]
+        o, pull = jax.vjp(lambda *chosen: attention(*chosen, *fixed), *arguments[:differentiated])
         return o, pull(do)
 
     return run

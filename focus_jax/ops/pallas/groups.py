@@ -1,7 +1,9 @@
 """Distant pairs of a layout: queries and keys sorted by group into whole blocks. P slots of one side."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import jax
@@ -41,7 +43,7 @@ class Groups:
 
     @property
     def name(self) -> str:
-        return "distant"
+        return "distant" if self.layout.key_groups_BWP is None else "distant_shared"
 
     @property
     def arrays(self) -> Arrays:
@@ -86,11 +88,10 @@ class Groups:
         query_position, *query_below = query_marks
         key_position, *key_groups = key_marks
         tests = [query_position - key_position > self.window] if edge else []
-        tests += [(below & groups) == 0 for below, groups in zip(query_below, key_groups, strict=True)]
-        keep = None
-        for test in tests:
-            keep = test if keep is None else keep & test
-        return keep
+        if query_below:
+            lower = (below & groups for below, groups in zip(query_below, key_groups, strict=True))
+            tests.append(reduce(operator.or_, lower) == 0)
+        return reduce(operator.and_, tests) if tests else None
 
     def read_keys(self, cols: pl.Slice) -> jax.Array | None:
         """All: keys that no query reads have no slot."""

@@ -100,7 +100,6 @@ CALLS = (
     Call(name="dense, odd length, grouped heads, odd head size", T=100, S=100, H=4, C=40),
     Call(name="dense, late queries, unread tail", T=50, S=130, H=4, J=1, query_offset=60),
     Call(name="dense, more queries than keys", T=130, S=50, query_offset=7, scale=-0.3),
-    Call(name="routed, whole blocks", K=4),
     Call(name="routed, two groups, both gates, odd length", T=100, S=100, H=4, K=4, M=2, window=10, gates="qk"),
     Call(name="routed, shared groups", T=100, S=100, H=4, C=40, K=4, M=2, N=2, window=10),
     Call(name="routed, 64 groups, many shared", T=70, S=70, H=1, J=1, K=64, M=20, N=20, window=5),
@@ -108,9 +107,9 @@ CALLS = (
     Call(name="routed, one group holds all, no window, key gate", T=90, S=90, K=3, skewed=True, window=0, gates="k"),
     Call(name="routed, no groups at all", T=70, S=70, K=3, grouped=False, gates="k"),
     Call(name="routed, wide window", T=200, S=190, K=2, window=100),
+    Call(name="routed, queries that see nothing", T=40, S=20, query_offset=30, K=3, window=15, gates="qk"),
     Call(name="routed, window reaches everything", T=70, S=70, K=2, window=1000),
     Call(name="routed, M = 0", T=100, S=100, K=4, M=0),
     Call(name="routed, one query of a decoder", T=1, S=100, H=4, query_offset=99, K=4, M=2),
     Call(name="routed, bfloat16", C=64, K=4, M=2, gates="qk", dtype="bfloat16"),
-    Call(name="dense, bfloat16", C=64, dtype="bfloat16"),
 )

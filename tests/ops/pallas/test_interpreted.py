@@ -19,18 +19,19 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(tuning, "tile_of", lambda kernel, *_, **__: tuning.Tile(*tiles[kernel], warps=4, stages=1))
 
 
-def compiled_run(call: Call, arguments: dict[str, jax.Array], do: jax.Array) -> dict[str, jax.Array]:
-    run = jax.jit(lambda arguments, do: call.run_with_gradients(arguments, do, "pallas"))
+def run(call: Call, arguments: dict[str, jax.Array], do: jax.Array, implementation: str) -> dict[str, jax.Array]:
+    """Hardly optimized: compiling takes most of the time."""
+    program = jax.jit(lambda arguments, do: call.run_with_gradients(arguments, do, implementation))
     with interpreted():
-        return run.lower(arguments, do).compile({"xla_backend_optimization_level": 0})(arguments, do)
+        return program.lower(arguments, do).compile({"xla_backend_optimization_level": 0})(arguments, do)
 
 
 def check(call: Call) -> None:
     arguments = call.arguments()
     do = jnp.asarray(np.random.default_rng(1).normal(size=arguments["q_BTHC"].shape), call.dtype)
-    computed = compiled_run(call, arguments, do)
+    computed = run(call, arguments, do, "pallas")
     exact = {name: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for name, x in arguments.items()}
-    expected = call.run_with_gradients(exact, do.astype(jnp.float32), "reference")
+    expected = run(call, exact, do.astype(jnp.float32), "reference")
     for name, array in expected.items():
         assert computed[name].dtype == arguments.get(name, do).dtype, name
         scale = max(1.0, float(jnp.abs(array).max()))

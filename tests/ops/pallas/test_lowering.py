@@ -10,6 +10,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from focus_jax.ops.pallas import tuning
 from tests.ops.pallas.calls import Call
 
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+
 H200 = AbstractMesh(
     (1,), ("x",), axis_types=(AxisType.Auto,), abstract_device=AbstractDevice("NVIDIA H200", 132, "gpu")
 )
@@ -41,10 +43,11 @@ def kernels_of(*patterns: str) -> list[str]:
     ids=lambda call: call.name,
 )
 def test_routed_lowers(call: Call):
-    assert lowered_kernels(call) == kernels_of("local", "distant")
+    distant = "distant" if call.N == 1 else "distant_shared"
+    assert lowered_kernels(call) == kernels_of("local", distant)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("C", [32, 80, 128, 256])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("C", [32, 80, 256])
 def test_dense_lowers(C: int, dtype: str):
     assert lowered_kernels(Call(name="dense", T=300, S=300, H=4, C=C, dtype=dtype)) == kernels_of("dense")

@@ -14,6 +14,10 @@ from tests.ops.pallas.calls import CALLS, Call
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 4e-2}
 
+UNEVEN_CALL = Call(
+    name="routed, a number of blocks that is no multiple of those taken together", T=270, S=270, B=1, K=3
+)
+
 LONG_CALLS = (
     Call(name="dense, many blocks", T=1100, S=1100, H=4, B=1),
     Call(name="routed, many blocks, two groups, gates", T=1500, S=1500, C=64, B=1, K=3, M=2, window=130, gates="qk"),
@@ -92,7 +96,7 @@ def check(call: Call) -> None:
         )
 
 
-@pytest.mark.parametrize("call", [*CALLS, *GATED_CALLS], ids=lambda call: call.name)
+@pytest.mark.parametrize("call", [*CALLS, UNEVEN_CALL, *GATED_CALLS], ids=lambda call: call.name)
 def test_equals_definition(call: Call):
     check(call)
 

@@ -57,9 +57,7 @@ class Checkpoints:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future[int] | None = None
 
-    def newest_usable(
-        self, abstract: States, before: int | None = None
-    ) -> tuple[int | None, list[Unusable]]:
+    def newest_usable(self, abstract: States, before: int | None = None) -> tuple[int | None, list[Unusable]]:
         """The newest checkpoint (before a step) that is whole and of these models, None if there is none, and the
         newer ones that are not. Reads every file of the checkpoint."""
         arrays = {name: kind for model, state in abstract.items() for name, kind in _arrays_of(model, state).items()}

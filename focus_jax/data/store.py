@@ -1,5 +1,6 @@
 """The token store: tokens of a corpus on disk, opened without reading them."""
 
+import mmap
 import sys
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -67,7 +68,10 @@ class Split:
         return np.cumsum(np.concatenate([self.lengths(shard) for shard in range(self.shards)]), dtype=np.int64)
 
     def _map_shard(self, shard: int) -> np.ndarray:
-        return np.memmap(self._paths[shard].with_name(self._paths[shard].name + ".tokens"), self._dtype, mode="r")
+        with self._paths[shard].with_name(self._paths[shard].name + ".tokens").open("rb") as file:
+            tokens = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        tokens.madvise(mmap.MADV_RANDOM)  # windows are far apart: reading ahead would read in vain
+        return np.frombuffer(tokens, self._dtype)
 
 
 class TokenStore:

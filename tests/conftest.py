@@ -1,6 +1,7 @@
 """A tiny run that every test can change: two layers, a window that is much shorter than the sequence."""
 
 import dataclasses
+import os
 import random
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from focus_jax.config import Checkpoint, Config, Data, Evaluation, Focus, Optimi
 @pytest.fixture(scope="session", autouse=True)
 def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Many tests run the same tiny programs; compiling them is most of what that costs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    base = tmp_path_factory.getbasetemp()
+    # Workers of pytest-xdist have folders of their own inside that of the whole run.
+    compiled = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    compiled.mkdir(exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -27,6 +27,7 @@ def main() -> int:
     from focus_jax.data.windows import check_lengths
 
     store = open_store(run.data, run.model.vocab_size)
+    print(store.summary())
     check_lengths(store, sequence_length=run.training.sequence_length, sequences=run.evaluation.sequences)
     if step_to_replay is not None:
         from focus_jax.replay import replay

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -21,6 +22,13 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs() -> Iterator[None]:
+    """Every loaded program holds memory maps, and a process may have 65,530 of them."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture

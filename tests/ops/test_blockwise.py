@@ -90,7 +90,7 @@ def check(call: Call) -> None:
     define = jax.jit(partial(call.run_with_gradients, implementation="reference"))
     for name, array in define(exact, do.astype(jnp.float32)).items():
         assert computed[name].dtype == arguments.get(name, do).dtype, name
-        size = max(1.0, float(jnp.abs(array).max()))
+        size = float(jnp.max(jnp.abs(array), initial=1.0))  # without gates there are no gradients of them
         np.testing.assert_allclose(
             computed[name].astype(jnp.float32) / size, array / size, atol=TOLERANCE[call.dtype], rtol=0, err_msg=name
         )

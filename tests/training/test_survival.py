@@ -220,7 +220,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
 
 @pytest.mark.slow
 def test_a_run_killed_twenty_times_equals_an_uninterrupted_one(run, text, tmp_path, capsys):
-    run = changed(run, training={"steps": 900}, telemetry={"log_every": 1}, checkpoint={"every": 60})
+    run = changed(run, training={"steps": 2000}, telemetry={"log_every": 1}, checkpoint={"every": 200})
     whole, killed = (named(run, name) for name in ("whole", "killed"))
     killed = changed(killed, checkpoint={"every_minutes": 0.2 / 60})
     files = {}
@@ -239,7 +239,7 @@ def test_a_run_killed_twenty_times_equals_an_uninterrupted_one(run, text, tmp_pa
         process = begin(killed)
         seen = lines_of(killed)
         if kill % 5 == 0:
-            time.sleep(rng.uniform(0, 6))
+            time.sleep(rng.uniform(0, 4))
         else:
             wait_until(lambda seen=seen: lines_of(killed) != seen, process)
             more = lines_of(killed) + rng.randint(1, 50)

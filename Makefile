@@ -6,12 +6,12 @@ demo: .venv/.installed
 	$(PYTHON) train.py --config configs/demo.py
 
 test: .venv/.installed lint
-	$(PYTHON) -m pytest -n 2
+	$(PYTHON) -m pytest -n 2 --dist loadfile
 
 # Slower checks; all of them stay under 40 minutes on two cores.
 check: .venv/.installed check-h200
 	.ci/browser
-	$(PYTHON) -m pytest -n 2 -m slow
+	$(PYTHON) -m pytest -n 2 --dist loadfile -m slow
 
 # The attention kernels as an H200 would get them: no spills, wgmma everywhere. No GPU needed; the main environment stays for CPUs.
 check-h200: .h200/.installed

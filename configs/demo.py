@@ -2,7 +2,7 @@
 
 Question   Perplexity of both models at every checkpoint on unseen files of the Python standard library.
 Expected   Both fall together; a run this short cannot tell them apart (EXPERIMENTS.md says what can).
-Cost       About six minutes for both twins on two CPU cores, 1.2M tokens, 3.4M parameters.
+Cost       About six minutes for both twins on two CPU cores, 1M tokens, 3.4M parameters.
 Command    make demo, or: python train.py --config configs/demo.py
 """
 
@@ -15,8 +15,8 @@ def get_config() -> Config:
         model=llama(vocab_size=4096, width=192, layers=4, heads=6, kv_heads=3, mlp_width=512),
         attention=Focus(groups=4, top_k=2, window=64),
         data=Data(source="stdlib", tokenizer="trained", store="stores/stdlib-4096"),
-        training=Training(steps=300, batch_size=8, sequence_length=512),
-        optimizer=Optimizer(peak_lr=3e-3, warmup_steps=30),
+        training=Training(steps=240, batch_size=8, sequence_length=512),
+        optimizer=Optimizer(peak_lr=3e-3, warmup_steps=24),
         evaluation=Evaluation(sequences=64, top_k=(1, 2)),
-        checkpoint=Checkpoint(every=60),
+        checkpoint=Checkpoint(every=48),
     )

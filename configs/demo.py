@@ -2,7 +2,7 @@
 
 Question   Perplexity of both models at every checkpoint on unseen files of the Python standard library.
 Expected   Both fall together; a run this short cannot tell them apart (EXPERIMENTS.md says what can).
-Cost       About six minutes for both twins on two CPU cores, 1M tokens, 3.4M parameters.
+Cost       About seven minutes of training for both twins on two CPU cores, 1M tokens, 3.4M parameters.
 Command    make demo, or: python train.py --config configs/demo.py
 """
 

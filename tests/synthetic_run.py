@@ -85,6 +85,7 @@ def _train_rows(config: Config, step: int, progress: float, random) -> Iterator[
             lr=1e-3 * min(1.0, step / 50),
             seconds=step * config.training.batch_size * config.training.sequence_length / speed,
             tokens_per_second=speed * (1 + 0.02 * random.standard_normal()),
+            data_seconds=0.0002,
             mfu=speed * 1e-6,
         )
 

@@ -60,10 +60,13 @@ class Console:
             self._bar.close()
 
     def _figures(self) -> str:
-        """Loss and speed of every model, in the order they were first seen."""
+        """Loss and speed of every model, in the order they were first seen, and their wait for a batch."""
+        if not self._latest:
+            return ""
         losses = ", ".join(f"{model} {row['loss']:.3f}" for model, row in self._latest.items())
         speeds = " / ".join(f"{row['tokens_per_second']:,.0f}" for row in self._latest.values())
-        return f"loss {losses} · {speeds} tokens/s" if losses else ""
+        wait = 1000 * next(reversed(self._latest.values()))["data_seconds"]
+        return f"loss {losses} · {speeds} tokens/s · data {wait:.1f} ms a step"
 
     def _time_left(self) -> str:
         """Of training alone, at the pace so far."""

@@ -64,6 +64,7 @@ def _training() -> Iterator[wr.LinePlot]:
     titles = {
         "loss": "Training loss, nats per token",
         "tokens_per_second": "Tokens per second",
+        "data_seconds": "Seconds that each step waited for data",
         "mfu": "Model FLOP utilisation",
         "grad_norm": "Gradient norm before clipping",
         "lr": "Learning rate",

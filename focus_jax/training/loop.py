@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 
@@ -54,16 +54,20 @@ def train(
     Returns the number of steps done.
     """
     reader = _Reader(run, learners, first_step, log, occasions)
-    in_flight: Dispatched | None = None
+    in_flight: _InFlight | None = None
+    data_seconds = 0.0
     step = first_step
     while step < run.training.steps:
         step += 1
         with jax.transfer_guard("disallow"):
-            inputs_BT, targets_BT = jax.device_put(tuple(next(batches)))
+            asked_at = time.perf_counter()
+            batch = next(batches)
+            data_seconds += time.perf_counter() - asked_at
+            inputs_BT, targets_BT = jax.device_put(tuple(batch))
             for learner in learners:
                 dispatched = learner.dispatch(step, inputs_BT, targets_BT)
                 reader.read(in_flight)
-                in_flight = dispatched
+                in_flight = _InFlight(dispatched, data_seconds)
         stopping = occasions.stop_requested()
         if stopping or occasions.checkpoint_is_due(step):
             reader.read(in_flight)
@@ -72,6 +76,22 @@ def train(
         if stopping:
             break
     return step
+
+
+class _InFlight(NamedTuple):
+    """A step whose metrics have not been read."""
+
+    dispatched: Dispatched
+    data_seconds: float
+    """Time that this process has waited for data, up to this step."""
+
+
+class _Logged(NamedTuple):
+    """Where a model stood at its last row."""
+
+    step: int
+    seconds: float
+    data_seconds: float
 
 
 class _Reader:
@@ -86,12 +106,12 @@ class _Reader:
         self._last = learners[-1]
         self._tokens_per_step = run.training.batch_size * run.training.sequence_length
         self._ready_at = 0.0
-        self._logged = {learner.name: (first_step, learner.seconds) for learner in learners}
+        self._logged = {learner.name: _Logged(first_step, learner.seconds, 0.0) for learner in learners}
 
-    def read(self, dispatched: Dispatched | None) -> None:
-        if dispatched is None:
+    def read(self, in_flight: _InFlight | None) -> None:
+        if in_flight is None:
             return
-        learner, step, metrics, dispatched_at = dispatched
+        learner, step, metrics, dispatched_at = in_flight.dispatched
         jax.block_until_ready(metrics)
         now = time.perf_counter()
         # The device was idle where nothing had been dispatched: during evaluation, or when data came late.
@@ -101,13 +121,14 @@ class _Reader:
         if not values.applied:
             self._occasions.bad_update(learner.name, step, values)
         if step % self._run.telemetry.log_every == 0 or step == self._run.training.steps:
-            self._write(learner, step, values)
+            self._write(learner, step, values, in_flight.data_seconds)
         if learner is self._last:
             self._log.progress(step)
 
-    def _write(self, learner: Learner, step: int, values: StepMetrics) -> None:
-        logged_step, logged_seconds = self._logged[learner.name]
-        self._logged[learner.name] = step, learner.seconds
+    def _write(self, learner: Learner, step: int, values: StepMetrics, data_seconds: float) -> None:
+        logged = self._logged[learner.name]
+        self._logged[learner.name] = _Logged(step, learner.seconds, data_seconds)
+        steps = step - logged.step
         self._log.write(
             {
                 "kind": "train",
@@ -119,6 +140,7 @@ class _Reader:
                 "lr": float(values.lr),
                 "skipped": int(values.skipped),
                 "seconds": learner.seconds,
-                "tokens_per_second": (step - logged_step) * self._tokens_per_step / (learner.seconds - logged_seconds),
+                "tokens_per_second": steps * self._tokens_per_step / (learner.seconds - logged.seconds),
+                "data_seconds": (data_seconds - logged.data_seconds) / steps,
             }
         )

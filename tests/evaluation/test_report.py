@@ -52,6 +52,7 @@ def test_the_questions_are_answered_in_their_order(tmp_path):
     assert "not what another seed would give" in text
     assert "focus 8 min 54 s 9,200 1.29" in text
     assert "focus hard top_k=1 34 %" in text
+    assert "Waiting for data: 0.2 ms a step." in text
     assert "step 300 starved group layer 2: group 5 holds 0.4 % of the tokens" in text
     assert re.findall(r"<h3>(.*?)</h3>", html) == [
         "Training loss",

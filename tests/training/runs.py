@@ -14,7 +14,7 @@ from focus_jax.telemetry import Telemetry
 from focus_jax.training.checkpoints import Checkpoints, on_default_device
 from focus_jax.training.learner import Learner
 
-WALL_CLOCK = ("seconds", "tokens_per_second")
+WALL_CLOCK = ("seconds", "tokens_per_second", "data_seconds")
 CONTINUING = ("started", "resumed", "unusable_checkpoint")
 
 

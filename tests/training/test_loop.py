@@ -1,7 +1,9 @@
 """Runs from beginning to end: continued runs equal uninterrupted ones, bad numbers stop, nothing recompiles."""
 
+import itertools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -9,10 +11,13 @@ import jax.monitoring
 import numpy as np
 import pytest
 
+from focus_jax import pretraining
 from focus_jax.config import Config
+from focus_jax.data.batches import Batch, train_batches
 from focus_jax.errors import UserError
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry import Telemetry
+from focus_jax.training import loop
 from focus_jax.training.bad_updates import Diverged
 from focus_jax.training.learner import Learner
 from focus_jax.training.stop import CONTINUE_ME
@@ -153,3 +158,26 @@ def test_checkpoints_are_kept_as_asked(run, text):
     start(changed(run, checkpoint={"every": 2, "keep": 2, "keep_every": 6}))
     kept = sorted(int(p.name) for p in RunFolder(Path(run.run)).checkpoints.iterdir() if p.name.isdigit())
     assert kept == [6, 10, 12]
+
+
+def test_the_wait_for_data_is_the_mean_of_the_steps_since_the_row_before(run, text, monkeypatch):
+    clock = 0.0
+    steps = itertools.count(1)
+
+    def slow(*arguments: object, **options: object) -> Iterator[Batch]:
+        nonlocal clock
+        for batch in train_batches(*arguments, **options):
+            clock += next(steps)
+            yield batch
+
+    monkeypatch.setattr(pretraining, "train_batches", slow)
+    def tick() -> float:
+        nonlocal clock
+        clock += 1e-6
+        return clock
+
+    monkeypatch.setattr(loop.time, "perf_counter", tick)
+    start(run)
+    lines = [json.loads(line) for line in (Path(run.run) / "metrics.jsonl").read_text().splitlines()]
+    waits = [round(row["data_seconds"], 2) for row in lines if row["kind"] == "train"]
+    assert waits == [1.5, 1.5, 3.5, 3.5, 5.5, 5.5, 7.5, 7.5, 9.5, 9.5, 11.5, 11.5]

@@ -1,6 +1,7 @@
 """The sections of the report of one run, in the order in which its questions are asked."""
 
 import math
+import statistics
 
 from focus_jax import config_loading
 from focus_jax.config import Focus
@@ -81,7 +82,7 @@ def cost(run: RunRecord) -> str:
     return page.section(
         "At which cost?",
         page.table(headings, rows, caption=caption),
-        page.paragraph(_pairs_in_words(run), css="muted"),
+        page.paragraph(f"{_pairs_in_words(run)} {_wait_in_words(run)}", css="muted"),
         *(
             page.paragraph(f"This run {row['message']}.", css="muted")
             for row in run.of_kind("event")
@@ -247,6 +248,11 @@ def _pairs_in_words(run: RunRecord) -> str:
         if reading.model == "focus" and history[-1].get("kept_fraction") is not None
     ]
     return f"Pairs computed in evaluation, of those of dense attention: {'; '.join(shares)}." if shares else ""
+
+
+def _wait_in_words(run: RunRecord) -> str:
+    waits = [row["data_seconds"] for row in run.of_kind("train") if "data_seconds" in row]
+    return f"Waiting for data: {1000 * statistics.fmean(waits):.1f} ms a step." if waits else ""
 
 
 def _group_statistics(last: dict[int, Row], count: int) -> str:

@@ -171,6 +171,7 @@ def test_the_wait_for_data_is_the_mean_of_the_steps_since_the_row_before(run, te
             yield batch
 
     monkeypatch.setattr(pretraining, "train_batches", slow)
+
     def tick() -> float:
         nonlocal clock
         clock += 1e-6

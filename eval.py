@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from focus_jax.config import Config
+from focus_jax.config import Config, Mesh
 from focus_jax.config_loading import check
 from focus_jax.errors import exit_code
 from focus_jax.run_folder import RunFolder
@@ -40,7 +40,7 @@ def _with_options(run: Config, options: argparse.Namespace) -> Config:
         "allow_noncausal": options.allow_noncausal or None,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    return check(dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, **given)))
+    return check(dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, **given), mesh=options.mesh))
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -55,6 +55,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--allow-noncausal", action="store_true", help="report figures of a routing that sees the future"
     )
+    parser.add_argument("--mesh", type=_mesh, default="1,1,1", help="devices: DATA,FSDP,TENSOR (default: one)")
     parser.add_argument("--json", type=Path, help="also write the rows to this file, one JSON object a line")
     return parser.parse_args(arguments)
 
@@ -63,6 +64,11 @@ def _positive(text: str) -> int:
     if int(text) < 1:
         raise ValueError
     return int(text)
+
+
+def _mesh(text: str) -> Mesh:
+    data, fsdp, tensor = map(int, text.split(","))
+    return Mesh(data=data, fsdp=fsdp, tensor=tensor)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -297,6 +297,23 @@ class Telemetry(Section):
     """Upload every checkpoint as an artifact."""
 
 
+AxisSize = Annotated[int, Field(ge=1)] | Literal[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh(Section):
+    """How the devices of all processes share the work (README, "Many GPUs"). Changes speed and memory, not results;
+    a run may be continued on another mesh. One size may be -1, which takes the devices that are left."""
+
+    data: AxisSize = -1
+    """Copies of the model, each with its share of the batch."""
+    fsdp: AxisSize = 1
+    """Devices that a copy is spread over by the model width, gathered as needed; each has its share of the batch too
+    (fully sharded data parallel)."""
+    tensor: AxisSize = 1
+    """Devices that heads, MLP width and vocabulary are spread over; they share their sequences."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config(Section):
     """One run: a Focus model, its dense twin, or both on the same batches."""
@@ -312,6 +329,7 @@ class Config(Section):
     data: Data
     training: Training
     optimizer: Optimizer
+    mesh: Mesh = field(default_factory=Mesh)
     evaluation: Evaluation = field(default_factory=Evaluation)
     guard: Guard = field(default_factory=Guard)
     checkpoint: Checkpoint

@@ -135,6 +135,8 @@ def _field_problems(config: Config, error: ValidationError) -> Iterator[str]:
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
     yield from _model_contradictions(config)
     yield from _schedule_contradictions(config)
+    if [config.mesh.data, config.mesh.fsdp, config.mesh.tensor].count(-1) > 1:
+        yield "mesh", "only one of data, fsdp and tensor can be -1, which takes the devices that are left"
     if isinstance(config.attention, Focus):
         yield from _focus_contradictions(config, config.attention)
     elif "focus" in config.models:

@@ -21,6 +21,7 @@ from focus_jax.evaluation.checkpoint import (
 from focus_jax.evaluation.group_health import troubles
 from focus_jax.evaluation.report import write_report
 from focus_jax.model import attention_implementations
+from focus_jax.parallel.mesh import check_batch, make_mesh
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry import Telemetry
 from focus_jax.training.bad_updates import BadUpdates, Diverged
@@ -69,7 +70,9 @@ class _Pretraining:
         self._store = store
         self._checkpoints = checkpoints
         self._signals = signals
-        self._learners = [Learner(name, config.of_model(run, name)) for name in run.models]
+        self._mesh = make_mesh(run.mesh)
+        check_batch(run.training, self._mesh)
+        self._learners = [Learner(name, config.of_model(run, name), self._mesh) for name in run.models]
         self._implementations = attention_implementations(run)
         self._first_step = 0
         self._unusable: list[Unusable] = []
@@ -107,7 +110,7 @@ class _Pretraining:
         self._tell_start()
         self._bad_updates = BadUpdates(self._run, self._store, self._event)
         sample = held_out_sample(self._run, self._store, self._run.training.sequence_length)
-        self._evaluation = CheckpointEvaluation(self._run, self._store, sample)
+        self._evaluation = CheckpointEvaluation(self._run, self._store, sample, self._mesh)
         for learner in self._learners:
             learner.compile()
         batches = train_batches(
@@ -120,6 +123,7 @@ class _Pretraining:
         self._saved_at = time.monotonic()
         step = train(
             self._run,
+            self._mesh,
             self._learners,
             batches,
             first_step=self._first_step,

@@ -13,6 +13,8 @@ from focus_jax.data.batches import Batch, Place, places, train_batches
 from focus_jax.data.store import TokenStore
 from focus_jax.data.tokenizer import Tokenizer
 from focus_jax.errors import UserError
+from focus_jax.parallel.batches import placed
+from focus_jax.parallel.mesh import check_batch, make_mesh
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry.metrics import Row, read_rows
 from focus_jax.training.bad_updates import describe
@@ -31,7 +33,9 @@ def replay(run: config.Config, folder: RunFolder, store: TokenStore, step: int) 
     """
     if not 1 <= step <= run.training.steps:
         raise UserError(f"--replay: there is no step {step}; the run has steps 1 to {run.training.steps}")
-    learners = [Learner(name, config.of_model(run, name)) for name in run.models]
+    mesh = make_mesh(run.mesh)
+    check_batch(run.training, mesh)
+    learners = [Learner(name, config.of_model(run, name), mesh) for name in run.models]
     first_step = _restore_before(step, folder, learners)
     batches = train_batches(store, **_reading(run), first_step=first_step)
     for learner in learners:
@@ -39,7 +43,7 @@ def replay(run: config.Config, folder: RunFolder, store: TokenStore, step: int) 
     for number in range(first_step + 1, step):
         _step(learners, number, next(batches))
     batch = next(batches)
-    inspections = [learner.inspect(*jax.device_put(tuple(batch))) for learner in learners]
+    inspections = [learner.inspect(*placed(mesh, batch)) for learner in learners]
     metrics = _step(learners, step, batch)
     recorded = [row for row in read_rows(folder.metrics) if row["step"] == step] if folder.metrics.exists() else []
     where = places(store, **_reading(run), number=step - 1)
@@ -73,7 +77,7 @@ def _reading(run: config.Config) -> dict:
 
 
 def _step(learners: Sequence[Learner], number: int, batch: Batch) -> list[StepMetrics]:
-    arrays = jax.device_put(tuple(batch))
+    arrays = placed(learners[0].mesh, batch)
     return [jax.device_get(learner.dispatch(number, *arrays).metrics) for learner in learners]
 
 

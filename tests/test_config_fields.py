@@ -85,6 +85,10 @@ ELSEWHERE = {
     "checkpoint.every",
     "checkpoint.keep",
     "checkpoint.keep_every",
+    # tests/parallel
+    "mesh.data",
+    "mesh.fsdp",
+    "mesh.tensor",
     # tests/training/test_survival.py and test_guard.py
     "checkpoint.every_minutes",
     "guard.bad_update",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from focus_jax import config
 from focus_jax.data.batches import evaluation_batches
@@ -24,14 +25,14 @@ Models = Mapping[config.ModelName, tuple[Any, Any]]
 class CheckpointEvaluation:
     """Built once for a run; `rows` evaluates one state of its models."""
 
-    def __init__(self, run: config.Config, store: TokenStore, sample: Sample):
+    def __init__(self, run: config.Config, store: TokenStore, sample: Sample, mesh: Mesh):
         self._run = run
         self.sample = sample
         self._bytes_per_token = store.validation.bytes / store.validation.tokens
         self._tokenizer = store.tokenizer()
         self._window = run.attention.window if isinstance(run.attention, config.Focus) else None
         self._evaluators = {
-            name: Evaluator(name, config.of_model(run, name), self.sample, run.evaluation.batch_size)
+            name: Evaluator(name, config.of_model(run, name), self.sample, run.evaluation.batch_size, mesh)
             for name in run.models
         }
 

@@ -1,6 +1,9 @@
 """What `eval.py` does: evaluates a checkpoint again, compares two runs, checks causality."""
 
+import math
 from pathlib import Path
+
+import jax
 
 from focus_jax import config
 from focus_jax.errors import UserError
@@ -8,6 +11,7 @@ from focus_jax.evaluation.causality import causality_report
 from focus_jax.evaluation.checkpoint import CheckpointEvaluation, held_out_sample, previous_groups
 from focus_jax.evaluation.readings import readings_of
 from focus_jax.evaluation.trained import TrainedRun, load_trained
+from focus_jax.parallel.mesh import batch_shards, first_devices
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry.table import LEGEND, comparison_table
 
@@ -19,9 +23,10 @@ def evaluate(path: Path, run: config.Config, step: int | None, length: int | Non
     run's and dense is the other's, on this run's held-out sequences."""
     if against is not None:
         return _compare_runs(path, run, step, length, against)
-    trained = load_trained(RunFolder(path), run, step)
+    mesh = first_devices(run.mesh)
+    trained = load_trained(RunFolder(path), run, step, mesh)
     sample = held_out_sample(run, trained.store, length or run.training.sequence_length)
-    evaluation = CheckpointEvaluation(run, trained.store, sample)
+    evaluation = CheckpointEvaluation(run, trained.store, sample, mesh)
     previous_LST = previous_groups(RunFolder(path), trained.step, readings_of(run)[0], sample)
     rows = evaluation.rows(evaluation.measure(trained.models), previous_LST)
     return [{**row, "step": trained.step, "tokens": trained.tokens} for row in rows]
@@ -29,9 +34,12 @@ def evaluate(path: Path, run: config.Config, step: int | None, length: int | Non
 
 def causality(path: Path, run: config.Config, step: int | None, length: int | None) -> tuple[list[dict], bool]:
     """One entry per model and reading, and whether all are causal."""
-    trained = load_trained(RunFolder(path), run, step)
+    mesh = first_devices(run.mesh)
+    trained = load_trained(RunFolder(path), run, step, mesh)
     sample = held_out_sample(run, trained.store, length or run.training.sequence_length)
-    return causality_report(run, trained.models, sample.inputs_ST[:_CAUSALITY_SEQUENCES])
+    sequences = math.ceil(_CAUSALITY_SEQUENCES / batch_shards(mesh)) * batch_shards(mesh)
+    with jax.set_mesh(mesh):
+        return causality_report(run, trained.models, sample.inputs_ST[:sequences])
 
 
 def table(rows: list[dict]) -> str:
@@ -39,12 +47,13 @@ def table(rows: list[dict]) -> str:
 
 
 def _compare_runs(path: Path, run: config.Config, step: int | None, length: int | None, against: Path) -> list[dict]:
-    focus = load_trained(RunFolder(path), run, step, only="focus")
-    dense = load_trained(RunFolder(against), RunFolder(against).read_config(), step, only="dense")
+    mesh = first_devices(run.mesh)
+    focus = load_trained(RunFolder(path), run, step, mesh, only="focus")
+    dense = load_trained(RunFolder(against), RunFolder(against).read_config(), step, mesh, only="dense")
     _check_comparable(focus, dense, against)
     sample = held_out_sample(focus.run, focus.store, length or focus.run.training.sequence_length)
-    evaluation = CheckpointEvaluation(focus.run, focus.store, sample)
-    twin = CheckpointEvaluation(dense.run, focus.store, sample)
+    evaluation = CheckpointEvaluation(focus.run, focus.store, sample, mesh)
+    twin = CheckpointEvaluation(dense.run, focus.store, sample, mesh)
     measured = [*twin.measure(dense.models), *evaluation.measure(focus.models)]
     return [{**row, "step": focus.step, "tokens": focus.tokens} for row in evaluation.rows(measured, None)]
 

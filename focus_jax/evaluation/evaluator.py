@@ -3,6 +3,7 @@
 B batch · S sequences · T tokens · K groups · L Focus layers.
 """
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focus_jax import config, routing
 from focus_jax.evaluation.measures import Sample
 from focus_jax.evaluation.readings import NamedReading
 from focus_jax.model import Reading, focus_layers
+from focus_jax.parallel.batches import part_of_process, placed
+from focus_jax.parallel.mesh import batch_shards
 from focus_jax.training.loss import token_nats
 from focus_jax.training.state import graph_of, merge
 
@@ -41,19 +45,28 @@ class Measurement(NamedTuple):
 class Evaluator:
     """One model of a run, compiled once per reading."""
 
-    def __init__(self, name: config.ModelName, run: config.Config, sample: Sample, batch_size: int):
+    def __init__(self, name: config.ModelName, run: config.Config, sample: Sample, batch_size: int, mesh: Mesh):
+        """`batch_size` is rounded up to what divides among the devices of the mesh."""
         self._name = name
         self._run = run
         self._graph = graph_of(run)
         self._sample = sample
-        self._batch_size = batch_size
-        self._forward = jax.jit(partial(_forward, self._run, self._graph), static_argnames="reading")
+        self._mesh = mesh
+        shards = batch_shards(mesh)
+        self._batch_size = math.ceil(batch_size / shards) * shards
+        self._forward = jax.jit(
+            partial(_forward, self._run, self._graph),
+            static_argnames="reading",
+            # Whole on every device, so that every process can read them.
+            out_shardings=NamedSharding(mesh, PartitionSpec()),
+        )
 
     def measure(self, params: Any, potentials: Any, reading: NamedReading) -> Measurement:
-        parts = [
-            jax.device_get(self._forward(params, potentials, inputs_BT, targets_BT, reading=reading.reading))
-            for inputs_BT, targets_BT in self._batches()
-        ]
+        with jax.set_mesh(self._mesh):
+            parts = [
+                jax.device_get(self._forward(params, potentials, inputs_BT, targets_BT, reading=reading.reading))
+                for inputs_BT, targets_BT in self._batches()
+            ]
         sequences = self._sample.inputs_ST.shape[0]
         nats_ST = np.concatenate([part.nats_BT for part in parts])[:sequences]
         layers = focus_layers(self._run)
@@ -63,15 +76,18 @@ class Evaluator:
         kept_fraction = self._kept_fraction(layered.kept_LB, nats_ST.shape[1])
         return Measurement(self._name, reading, nats_ST, kept_fraction, Groups(layered.statistics, layered.best_LBT))
 
-    def _batches(self) -> Iterator[tuple[jax.Array, jax.Array]]:
+    def _batches(self) -> Iterator[tuple[jax.Array, ...]]:
         """Batches of one shape; the last is filled up with sequences without targets."""
+        part = part_of_process(self._mesh, self._batch_size)
+        rows_here = self._batch_size // part.parts
         inputs_ST, targets_ST, _ = self._sample
         missing = -len(inputs_ST) % self._batch_size
         inputs_ST = np.pad(inputs_ST, ((0, missing), (0, 0)))
         targets_ST = np.pad(targets_ST, ((0, missing), (0, 0)), constant_values=-1)
         for first in range(0, len(inputs_ST), self._batch_size):
-            rows = slice(first, first + self._batch_size)
-            yield jax.device_put((inputs_ST[rows], targets_ST[rows]))
+            start = first + part.number * rows_here
+            rows = slice(start, start + rows_here)
+            yield placed(self._mesh, (inputs_ST[rows], targets_ST[rows]))
 
     def _kept_fraction(self, kept_LS: np.ndarray, tokens: int) -> float:
         dense = routing.causal_pairs(tokens)

@@ -3,12 +3,14 @@
 import dataclasses
 from typing import NamedTuple
 
+from jax.sharding import Mesh
+
 from focus_jax import config
 from focus_jax.data.store import TokenStore, open_store
 from focus_jax.errors import UserError
 from focus_jax.evaluation.checkpoint import Models
 from focus_jax.run_folder import RunFolder
-from focus_jax.training.checkpoints import Checkpoints, complete_steps, on_default_device
+from focus_jax.training.checkpoints import Checkpoints, complete_steps
 from focus_jax.training.learner import Learner
 
 
@@ -25,9 +27,10 @@ class TrainedRun(NamedTuple):
 
 
 def load_trained(
-    folder: RunFolder, run: config.Config, step: int | None, only: config.ModelName | None = None
+    folder: RunFolder, run: config.Config, step: int | None, mesh: Mesh, only: config.ModelName | None = None
 ) -> TrainedRun:
-    """The models (or `only` one) of a run with this config at a step, None for the newest.
+    """The models (or `only` one) of a run with this config at a step, None for the newest, on a mesh that need not be
+    the one they were trained on.
 
     Raises UserError where there is no such model or checkpoint.
     """
@@ -41,7 +44,7 @@ def load_trained(
     step = step if step is not None else complete_steps(folder.checkpoints)[-1]
     models = {}
     for name in run.models:
-        abstract = on_default_device(Learner(name, config.of_model(run, name)).abstract_state())
+        abstract = Learner(name, config.of_model(run, name), mesh).abstract_state()
         models[name] = checkpoints.restore_model(step, name, abstract)
     checkpoints.close()
     return TrainedRun(run, open_store(run.data, run.model.vocab_size), step, models)

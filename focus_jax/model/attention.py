@@ -1,11 +1,10 @@
 """The attention layer: projections to heads, positions, mixing, projection back."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from focus_jax import config
-from focus_jax.model.layers import linear, output_linear
+from focus_jax.model.layers import head_norm, linear, output_linear
 from focus_jax.model.mixing import DenseMixing, FocusMixing
 from focus_jax.model.reading import Reading
 from focus_jax.model.rotary import Rotation, rotate
@@ -17,15 +16,14 @@ class Attention(nnx.Module):
     def __init__(self, model: config.Model, focus: config.Focus | None, rngs: nnx.Rngs):
         head_width = model.width // model.heads
         self.heads, self.kv_heads = model.heads, model.kv_heads
-        self.query = linear(model, model.width, model.heads * head_width, rngs)
-        self.key = linear(model, model.width, model.kv_heads * head_width, rngs)
-        self.value = linear(model, model.width, model.kv_heads * head_width, rngs)
-        self.output = output_linear(model, model.heads * head_width, rngs)
+        self.query = linear(model, model.width, model.heads * head_width, "heads", rngs)
+        self.key = linear(model, model.width, model.kv_heads * head_width, "kv_heads", rngs)
+        self.value = linear(model, model.width, model.kv_heads * head_width, "kv_heads", rngs)
+        self.output = output_linear(model, model.heads * head_width, "heads", rngs)
         self.qk_norm = model.qk_norm
         if self.qk_norm:
-            dtype = jnp.dtype(model.compute_dtype)
-            self.query_norm = nnx.RMSNorm(head_width, epsilon=model.norm_epsilon, dtype=dtype, rngs=rngs)
-            self.key_norm = nnx.RMSNorm(head_width, epsilon=model.norm_epsilon, dtype=dtype, rngs=rngs)
+            self.query_norm = head_norm(model, head_width, rngs)
+            self.key_norm = head_norm(model, head_width, rngs)
         implementation = model.attention_implementation
         self.mixing = (
             DenseMixing(implementation) if focus is None else FocusMixing(focus, model.width, implementation, rngs)

@@ -12,6 +12,7 @@ from focus_jax.model.attention import Attention
 from focus_jax.model.layers import MLP, head, norm
 from focus_jax.model.reading import AS_TRAINED, Reading
 from focus_jax.model.rotary import Rotation, rotation
+from focus_jax.parallel.axes import constrained
 
 
 class Block(nnx.Module):
@@ -25,8 +26,8 @@ class Block(nnx.Module):
         self, residual_BTD: jax.Array, by: Rotation | None, reading: Reading
     ) -> tuple[jax.Array, jax.Array | None]:
         mixed_BTD, log_affinity_BTK = self.attention(self.attention_norm(residual_BTD), by, reading)
-        residual_BTD = residual_BTD + mixed_BTD
-        return residual_BTD + self.mlp(self.mlp_norm(residual_BTD)), log_affinity_BTK
+        residual_BTD = on_mesh(residual_BTD + mixed_BTD)
+        return on_mesh(residual_BTD + self.mlp(self.mlp_norm(residual_BTD))), log_affinity_BTK
 
 
 class Decoder(nnx.Module):
@@ -40,13 +41,19 @@ class Decoder(nnx.Module):
         dtype = jnp.dtype(model.compute_dtype)
         rows = math.ceil(model.vocab_size / model.vocab_multiple) * model.vocab_multiple
         self.embedding = nnx.Embed(
-            rows, model.width, embedding_init=nnx.initializers.normal(model.init_std), dtype=dtype, rngs=rngs
+            rows,
+            model.width,
+            embedding_init=nnx.initializers.normal(model.init_std),
+            embedding_metadata={"axes": ("vocab", "width")},
+            dtype=dtype,
+            rngs=rngs,
         )
         if model.positions == "learned":
             self.position_embedding = nnx.Embed(
                 self.positions,
                 model.width,
                 embedding_init=nnx.initializers.normal(model.position_init_std),
+                embedding_metadata={"axes": ("positions", "width")},
                 dtype=dtype,
                 rngs=rngs,
             )
@@ -59,6 +66,7 @@ class Decoder(nnx.Module):
         """Returns float32 logits_BTV (padded vocabulary at −∞: neither loss nor sampling can pick it) and, for every
         Focus layer in order, its tokens' log affinity_BTK."""
         residual_BTD, by = self._embed(tokens_BT)
+        residual_BTD = on_mesh(residual_BTD)
         affinities = []
         for block in self.blocks:
             residual_BTD, log_affinity_BTK = block(residual_BTD, by, reading)
@@ -82,6 +90,10 @@ class Decoder(nnx.Module):
         logits_BTV = self.embedding.attend(normed_BTD) if self.model.tied_embeddings else self.head(normed_BTD)
         is_token_V = jnp.arange(logits_BTV.shape[-1]) < self.model.vocab_size
         return jnp.where(is_token_V, logits_BTV.astype(jnp.float32), -jnp.inf)
+
+
+def on_mesh(residual_BTD: jax.Array) -> jax.Array:
+    return constrained(residual_BTD, "batch", "tokens", "residual")
 
 
 def focus_of(run: config.Config, layer: int) -> config.Focus | None:

@@ -8,6 +8,7 @@ from focus_jax import config, ops, routing
 from focus_jax.errors import UserError
 from focus_jax.model.reading import Reading
 from focus_jax.model.router import Router
+from focus_jax.parallel import attention
 
 
 def attention_implementations(run: config.Config) -> dict[str, str]:
@@ -32,7 +33,7 @@ class DenseMixing(nnx.Module):
     def __call__(
         self, normed_BTD: jax.Array, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, reading: Reading
     ) -> tuple[jax.Array, None]:
-        return ops.dense_attention(q_BTHC, k_BSJC, v_BSJC, implementation=self.implementation), None
+        return attention.dense_attention(q_BTHC, k_BSJC, v_BSJC, implementation=self.implementation), None
 
 
 class FocusMixing(nnx.Module):
@@ -53,7 +54,7 @@ class FocusMixing(nnx.Module):
     def _soft(self, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, log_affinity_BTK: jax.Array) -> jax.Array:
         """Every pair, distant ones gated by the affinities (arXiv 2604.03260, section 3; gate `log` is ours)."""
         affinity_BTK = jnp.exp(log_affinity_BTK)
-        return ops.gated_attention(
+        return attention.gated_attention(
             q_BTHC,
             k_BSJC,
             v_BSJC,
@@ -76,7 +77,7 @@ class FocusMixing(nnx.Module):
         """Window pairs, and distant pairs whose groups meet; nothing else is computed."""
         membership = routing.memberships(log_affinity_BTK, top_k=reading.top_k, kind=self.focus.membership)
         query_gate_BTM, key_gate_BS = routing.gates(log_affinity_BTK, membership) if reading.gated else (None, None)
-        return ops.routed_attention(
+        return attention.routed_attention(
             q_BTHC,
             k_BSJC,
             v_BSJC,

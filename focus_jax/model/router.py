@@ -20,8 +20,12 @@ class Router(nnx.Module):
         projection_std = width**-0.5
         centroid_std = focus.score_std * focus.temperature * focus.routing_width**-0.5
         shape_DR, shape_KR = (width, focus.routing_width), (focus.groups, focus.routing_width)
-        self.projection_DR = nnx.Param(projection_std * jax.random.normal(rngs.router(), shape_DR))
-        self.centroids_KR = nnx.Param(centroid_std * jax.random.normal(rngs.router(), shape_KR))
+        self.projection_DR = nnx.Param(
+            projection_std * jax.random.normal(rngs.router(), shape_DR), axes=("router_width", "routing")
+        )
+        self.centroids_KR = nnx.Param(
+            centroid_std * jax.random.normal(rngs.router(), shape_KR), axes=("groups", "routing")
+        )
         self.potential_K = Potential(jnp.zeros(focus.groups))
 
     def __call__(self, normed_BTD: jax.Array) -> jax.Array:

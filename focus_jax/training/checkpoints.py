@@ -177,12 +177,6 @@ def complete_steps(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in there if manifest.is_complete(path))
 
 
-def on_default_device(abstract: Any) -> Any:
-    """Shapes of a state with the place where its arrays shall be restored to."""
-    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), abstract)
-
-
 def _model(name: str) -> str:
     return f"{name}.model"
 

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focus_jax import config
-from focus_jax.training.checkpoints import Checkpoints, on_default_device
+from focus_jax.parallel.batches import batch_sharding
+from focus_jax.parallel.mesh import check_heads
+from focus_jax.training.checkpoints import Checkpoints
 from focus_jax.training.loss import token_nats
 from focus_jax.training.optimizer import make_optimizer
-from focus_jax.training.state import TrainState, graph_of, initial_state, merge
+from focus_jax.training.state import TrainState, graph_of, initial_state, merge, state_shardings
 from focus_jax.training.step import StepMetrics, accumulate, make_train_step
 
 
@@ -37,29 +40,45 @@ class Inspection(NamedTuple):
 
 
 class Learner:
-    """`run` is the config that this model is built from (the twin's own for the twin)."""
+    """`run` is the config that this model is built from (the twin's own for the twin).
 
-    def __init__(self, name: config.ModelName, run: config.Config):
+    Raises UserError where the model does not divide among the devices of the mesh.
+    """
+
+    def __init__(self, name: config.ModelName, run: config.Config, mesh: Mesh):
+        check_heads(run.model, mesh)
         self.name = name
         self.run = run
+        self.mesh = mesh
         self.graph = graph_of(run)
         self.seconds = 0.0
         """Device time of this model's steps so far, from ready to ready."""
         self._optimizer = make_optimizer(run)
+        self._shardings = state_shardings(run, self._optimizer, mesh)
         self.state: TrainState
 
     def initialise(self) -> None:
-        self.state = jax.jit(lambda: initial_state(self.run, self._optimizer))()
+        self.state = jax.jit(self._initial_state, out_shardings=self._shardings)()
 
     def abstract_state(self) -> TrainState:
-        return jax.eval_shape(lambda: initial_state(self.run, self._optimizer))
+        """Shapes and types, and where on the mesh."""
+        return jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            jax.eval_shape(self._initial_state),
+            self._shardings,
+        )
 
     def compile(self) -> None:
         """Compiles for the one batch shape of the run ahead of time, so that no later step can recompile."""
         shape = (self.run.training.batch_size, self.run.training.sequence_length)
-        tokens_BT = jax.ShapeDtypeStruct(shape, "int32")
-        step = jax.jit(make_train_step(self.run, self.graph, self._optimizer), donate_argnums=0)
-        self._step = step.lower(self.state, tokens_BT, tokens_BT).compile()
+        tokens_BT = jax.ShapeDtypeStruct(shape, "int32", sharding=batch_sharding(self.mesh))
+        step = jax.jit(
+            make_train_step(self.run, self.graph, self._optimizer),
+            donate_argnums=0,
+            out_shardings=(self._shardings, NamedSharding(self.mesh, PartitionSpec())),
+        )
+        with jax.set_mesh(self.mesh):
+            self._step = step.lower(self.abstract_state(), tokens_BT, tokens_BT).compile()
 
     def dispatch(self, step: int, inputs_BT: jax.Array, targets_BT: jax.Array) -> Dispatched:
         """Hands step number `step` (from 1) to the device and returns without waiting for it."""
@@ -79,12 +98,16 @@ class Learner:
             }
             return Inspection(token_nats(logits_BTV, targets_BT), norms)
 
-        return jax.jit(look)(self.state, inputs_BT, targets_BT)
+        with jax.set_mesh(self.mesh):
+            return jax.jit(look)(self.state, inputs_BT, targets_BT)
+
+    def _initial_state(self) -> TrainState:
+        return initial_state(self.run, self._optimizer)
 
 
 def restore(checkpoints: Checkpoints, step: int, learners: Sequence[Learner]) -> dict[str, Any]:
     """Sets learners to the state of a usable checkpoint; returns the progress stored with it."""
-    abstract = {learner.name: on_default_device(learner.abstract_state()) for learner in learners}
+    abstract = {learner.name: learner.abstract_state() for learner in learners}
     states, progress = checkpoints.restore(step, abstract)
     for learner in learners:
         learner.state = states[learner.name]

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import jax
+from jax.sharding import Mesh
 
 from focus_jax import config
 from focus_jax.data.batches import Batch
+from focus_jax.parallel.batches import placed
 from focus_jax.training.learner import Dispatched, Learner
 from focus_jax.training.step import StepMetrics
 
@@ -40,6 +42,7 @@ class Occasions(Protocol):
 
 def train(
     run: config.Config,
+    mesh: Mesh,
     learners: Sequence[Learner],
     batches: Iterator[Batch],
     *,
@@ -63,7 +66,7 @@ def train(
             asked_at = time.perf_counter()
             batch = next(batches)
             data_seconds += time.perf_counter() - asked_at
-            inputs_BT, targets_BT = jax.device_put(tuple(batch))
+            inputs_BT, targets_BT = placed(mesh, batch)
             for learner in learners:
                 dispatched = learner.dispatch(step, inputs_BT, targets_BT)
                 reader.read(in_flight)

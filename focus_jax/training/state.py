@@ -6,9 +6,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from focus_jax import config
 from focus_jax.model import Decoder, Potential
+from focus_jax.parallel.axes import axes_of, constrain_parameters, parameter_shardings
+from focus_jax.parallel.mesh import AnyMesh
 from focus_jax.training.guard import Guard, initial_guard
 
 
@@ -35,7 +38,9 @@ def graph_of(run: config.Config) -> nnx.GraphDef:
 
 
 def merge(graph: nnx.GraphDef, params: Any, potentials: Any) -> Decoder:
-    return nnx.merge(graph, params, potentials)
+    model = nnx.merge(graph, params, potentials)
+    constrain_parameters(model)
+    return model
 
 
 def initial_state(run: config.Config, optimizer: optax.GradientTransformation) -> TrainState:
@@ -47,4 +52,30 @@ def initial_state(run: config.Config, optimizer: optax.GradientTransformation) -
         potentials=nnx.to_pure_dict(nnx.state(model, Potential)),
         opt_state=optimizer.init(params),
         guard=initial_guard(),
+    )
+
+
+def parameter_axes(run: config.Config) -> Any:
+    """Logical axes of every parameter, nested as TrainState.params."""
+    return axes_of(nnx.state(nnx.eval_shape(lambda: build(run)), nnx.Param))
+
+
+def state_shardings(run: config.Config, optimizer: optax.GradientTransformation, mesh: AnyMesh) -> Any:
+    """How every array of the state lies on the mesh, a TrainState of shardings: moments as their parameters, everything
+    else whole on every device.
+
+    Raises UserError where a parameter cannot be divided.
+    """
+    abstract = jax.eval_shape(lambda: initial_state(run, optimizer))
+    whole = NamedSharding(mesh, PartitionSpec())
+    params = parameter_shardings(mesh, abstract.params, parameter_axes(run))
+    return jax.tree.map(lambda _: whole, abstract)._replace(
+        params=params,
+        opt_state=optax.tree.map_params(
+            optimizer,
+            lambda _, sharding: sharding,
+            abstract.opt_state,
+            params,
+            transform_non_params=lambda _: whole,
+        ),
     )

@@ -17,6 +17,7 @@ import optax
 from flax import nnx
 
 from focus_jax import config, routing
+from focus_jax.parallel.axes import constrained
 from focus_jax.training import guard
 from focus_jax.training.loss import NO_TARGET, token_nats
 from focus_jax.training.optimizer import at_step, relative_schedule
@@ -149,4 +150,4 @@ def _next_potentials(run: config.Config, relative_lr: jax.Array, potentials: Any
 
 
 def _split(x_BT: jax.Array, microbatches: int) -> jax.Array:
-    return x_BT.reshape(microbatches, -1, *x_BT.shape[1:])
+    return constrained(x_BT.reshape(microbatches, -1, *x_BT.shape[1:]), "microbatches", "batch", "tokens")

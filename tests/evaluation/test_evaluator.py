@@ -10,6 +10,7 @@ from focus_jax.evaluation.evaluator import Evaluator, Measurement
 from focus_jax.evaluation.measures import Sample
 from focus_jax.evaluation.readings import readings_of
 from focus_jax.evaluation.rows import compare_row, eval_row, groups_rows, tokens_rows
+from focus_jax.parallel.mesh import make_mesh
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import build, initial_state
 from tests.changes import changed
@@ -28,7 +29,9 @@ def measure(run: Config, sample: Sample, reading_index: int = 0, batch_size: int
     name = "dense" if isinstance(run.attention, Dense) else "focus"
     state = initial_state(run, make_optimizer(run))
     reading = readings_of(run)[reading_index]
-    return Evaluator(name, run, sample, batch_size).measure(state.params, state.potentials, reading)
+    return Evaluator(name, run, sample, batch_size, make_mesh(run.mesh)).measure(
+        state.params, state.potentials, reading
+    )
 
 
 def test_losses_are_those_of_the_model(run, sample):

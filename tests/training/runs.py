@@ -8,10 +8,11 @@ import pytest
 
 from focus_jax.config import Config, of_model
 from focus_jax.data.store import open_store
+from focus_jax.parallel.mesh import make_mesh
 from focus_jax.pretraining import pretrain
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry import Telemetry
-from focus_jax.training.checkpoints import Checkpoints, on_default_device
+from focus_jax.training.checkpoints import Checkpoints
 from focus_jax.training.learner import Learner
 
 WALL_CLOCK = ("seconds", "tokens_per_second", "data_seconds")
@@ -35,8 +36,8 @@ def rows(run: Config) -> list[dict]:
 
 def final_states(run: Config) -> dict:
     checkpoints = Checkpoints(RunFolder(Path(run.run)).checkpoints)
-    learners = [Learner(name, of_model(run, name)) for name in run.models]
-    abstract = {learner.name: on_default_device(learner.abstract_state()) for learner in learners}
+    learners = [Learner(name, of_model(run, name), make_mesh(run.mesh)) for name in run.models]
+    abstract = {learner.name: learner.abstract_state() for learner in learners}
     states, _ = checkpoints.restore(run.training.steps, abstract)
     checkpoints.close()
     return states

@@ -18,6 +18,7 @@ import pytest
 import tests.conftest
 from focus_jax.config import Config, of_model
 from focus_jax.errors import CannotWrite, UserError
+from focus_jax.parallel.mesh import make_mesh
 from focus_jax.run_folder import RunFolder
 from focus_jax.training.checkpoints import Checkpoints, Unusable
 from focus_jax.training.learner import Learner
@@ -117,7 +118,7 @@ def finished(finished_once: tuple[Path, Config], tmp_path: Path, monkeypatch: py
 @contextlib.contextmanager
 def usable_in(run: Config) -> Iterator[Callable[[], tuple[int | None, list[Unusable]]]]:
     """To be asked for the newest usable checkpoint, as often as one likes."""
-    learners = [Learner(name, of_model(run, name)) for name in run.models]
+    learners = [Learner(name, of_model(run, name), make_mesh(run.mesh)) for name in run.models]
     abstract = {learner.name: learner.abstract_state() for learner in learners}
     checkpoints = Checkpoints(folder_of(run).checkpoints)
     yield lambda: checkpoints.newest_usable(abstract)
@@ -179,7 +180,7 @@ def test_nothing_is_begun_anew_where_the_only_checkpoint_is_damaged(finished):
 
 def test_a_checkpoint_of_another_model_is_not_gone_on_from(finished, capsys):
     wider = changed(finished, model={"mlp_width": 64})
-    learners = [Learner(name, of_model(wider, name)) for name in wider.models]
+    learners = [Learner(name, of_model(wider, name), make_mesh(wider.mesh)) for name in wider.models]
     for learner in learners:
         learner.initialise()
     shutil.rmtree(folder_of(finished).checkpoints / "12")

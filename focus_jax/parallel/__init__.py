@@ -1,0 +1,5 @@
+"""Many devices: the mesh, the table from logical axes to mesh axes, and attention over batch and heads.
+
+Everything that computes is written for whole arrays. Only three things here say where parts of them lie: parameters and
+activations by the names of their axes (`axes`), attention by shard_map (`attention`), and batches by rows (`batches`).
+"""

@@ -203,6 +203,15 @@ class Training(Section):
     """T, tokens per sequence."""
     microbatches: PositiveInt = 1
     """Parts that a batch is computed in, gradients summed in float32: less memory, the same result."""
+    loss_chunks: PositiveInt = 1
+    """Parts that sequences are cut into for the loss, so that the logits of one part at a time are held: less memory,
+    the same result. Divides sequence_length."""
+    remat: Literal["none", "dots", "attention", "full"] = "none"
+    """What the backward pass computes again instead of keeping it: nothing; all but matrix products and attention; all
+    but attention; everything within a block. Each takes less memory and more time than the one before."""
+    scan_layers: bool = False
+    """Consecutive layers of one kind (Focus or dense) as a loop over stacked parameters: compiled once however many
+    there are, and with `remat` never more than one at a time in memory. Checkpoints are the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +324,20 @@ class Mesh(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Profile(Section):
+    """A trace of a few steps, in the run's folder profile/ (README, "Profile")."""
+
+    steps: Annotated[str, Field(pattern=r"^([1-9]\d*:[1-9]\d*)?$")] = ""
+    """First and last step that are traced, "10:13" (steps 10, 11, 12 and 13); empty traces none."""
+
+    def first_and_last(self) -> tuple[int, int] | None:
+        if not self.steps:
+            return None
+        first, last = map(int, self.steps.split(":"))
+        return first, last
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config(Section):
     """One run: a Focus model, its dense twin, or both on the same batches."""
 
@@ -334,6 +357,7 @@ class Config(Section):
     guard: Guard = field(default_factory=Guard)
     checkpoint: Checkpoint
     telemetry: Telemetry = field(default_factory=Telemetry)
+    profile: Profile = field(default_factory=Profile)
 
 
 def dense_twin(config: Config) -> Config:

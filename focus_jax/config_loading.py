@@ -137,6 +137,7 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
     yield from _schedule_contradictions(config)
     if [config.mesh.data, config.mesh.fsdp, config.mesh.tensor].count(-1) > 1:
         yield "mesh", "only one of data, fsdp and tensor can be -1, which takes the devices that are left"
+    yield from _profile_contradictions(config)
     if isinstance(config.attention, Focus):
         yield from _focus_contradictions(config, config.attention)
     elif "focus" in config.models:
@@ -159,10 +160,20 @@ def _schedule_contradictions(config: Config) -> Iterator[tuple[str, str]]:
     training, optimizer = config.training, config.optimizer
     if training.batch_size % training.microbatches:
         yield "training.microbatches", f"{training.microbatches} does not divide batch_size {training.batch_size}"
+    if training.sequence_length % training.loss_chunks:
+        yield "training.loss_chunks", f"{training.loss_chunks} does not divide {training.sequence_length} tokens"
     if optimizer.warmup_steps >= training.steps:
         yield "optimizer.warmup_steps", f"{optimizer.warmup_steps} leaves nothing of {training.steps} training.steps"
     if optimizer.decay_steps is not None and optimizer.warmup_steps + optimizer.decay_steps > training.steps:
         yield "optimizer.decay_steps", f"with the warm-up it is longer than the {training.steps} training.steps"
+
+
+def _profile_contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    first, last = config.profile.first_and_last() or (1, 1)
+    if first > last:
+        yield "profile.steps", f"{config.profile.steps} ends before it begins; write FIRST:LAST"
+    if last > config.training.steps:
+        yield "profile.steps", f"{config.profile.steps} goes beyond the {config.training.steps} training.steps"
 
 
 def _focus_contradictions(config: Config, focus: Focus) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from focus_jax import config
+from focus_jax.accounting.peaks import peak
 from focus_jax.data.batches import train_batches
 from focus_jax.data.store import TokenStore
 from focus_jax.errors import DISK_FULL, CannotWrite, UserError
@@ -30,6 +31,7 @@ from focus_jax.training.learner import Learner, restore
 from focus_jax.training.loop import train
 from focus_jax.training.step import StepMetrics
 from focus_jax.training.stop import CONTINUE_ME, StopSignals
+from focus_jax.training.trace import StepTrace
 
 
 def pretrain(run: config.Config, folder: RunFolder, store: TokenStore) -> int:
@@ -93,6 +95,7 @@ class _Pretraining:
 
     def train(self) -> int:
         """Returns the number of steps done, fewer than all where a signal asked for a stop."""
+        self._trace = StepTrace(self._run.profile, self._folder.profile, self._first_step)
         self._telemetry = Telemetry(self._run, self._folder.path, resumed_step=self._first_step or None)
         try:
             for later in [s for s in self._folder.evaluated_steps() if s > self._first_step]:
@@ -121,15 +124,18 @@ class _Pretraining:
             first_step=self._first_step,
         )
         self._saved_at = time.monotonic()
-        step = train(
-            self._run,
-            self._mesh,
-            self._learners,
-            batches,
-            first_step=self._first_step,
-            log=self._telemetry,
-            occasions=self,
-        )
+        with contextlib.closing(self._trace):
+            step = train(
+                self._run,
+                self._mesh,
+                self._learners,
+                batches,
+                first_step=self._first_step,
+                log=self._telemetry,
+                occasions=self,
+                trace=self._trace,
+                peak=self._peak,
+            )
         self._tell_committed(self._checkpoints.wait())
         return step
 
@@ -207,12 +213,14 @@ class _Pretraining:
         """Says, and records, on what and by which attention code the run goes on."""
         what = "resumed" if self._first_step else "started"
         device = jax.devices()[0].device_kind
+        self._peak = peak(device, self._mesh.size, self._run.model.compute_dtype)
         chosen = ", ".join(f"{operation} {name}" for operation, name in self._implementations.items())
         self._event(
             self._first_step,
             what,
-            f"{what} on {device}; attention: {chosen}",
+            f"{what} on {device}; attention: {chosen}; utilisation (mfu) is a share of {self._peak.source}",
             device=device,
+            peak_flops_per_second=self._peak.flops_per_second,
             jax=jax.__version__,
             attention=self._implementations,
         )

@@ -12,7 +12,7 @@ from focus_jax.errors import UserError
 
 # Everything else decides what is computed, so a run that is continued must keep it. The guard decides too, but a run
 # that it stopped must be able to go on; every update that it leaves out is an event of the run.
-MAY_CHANGE = ("run", "telemetry", "evaluation", "checkpoint", "guard", "mesh")
+MAY_CHANGE = ("run", "telemetry", "evaluation", "checkpoint", "guard", "mesh", "profile")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class RunFolder:
     @property
     def evaluations(self) -> Path:
         return self.path / "evaluations"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile"
 
     def evaluation(self, step: int) -> Path:
         """Losses of every held-out token and groups of every token at that checkpoint."""

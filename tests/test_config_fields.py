@@ -79,6 +79,12 @@ ELSEWHERE = {
     "training.batch_size",
     "training.sequence_length",
     "training.microbatches",
+    # tests/training/test_loss.py and tests/model/test_stack.py
+    "training.loss_chunks",
+    "training.remat",
+    "training.scan_layers",
+    # tests/training/test_trace.py
+    "profile.steps",
     # tests/test_commands.py
     "run",
     "models",

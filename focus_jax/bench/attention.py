@@ -22,18 +22,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from focus_jax.accounting.pairs import EXECUTED, FORWARD, dense_pairs, kept_pairs
+from focus_jax.accounting.peaks import MATMUL_SIZE
 from focus_jax.bench.programs import Program, compile_all, interleaved_seconds, with_gradient
 from focus_jax.bench.report import Report, commit
-from focus_jax.bench.routing import balanced_groups, dense_pairs, kept_pairs, with_further_groups
+from focus_jax.bench.routing import balanced_groups, with_further_groups
 from focus_jax.ops import blockwise, dense_attention, merged, pallas, resolve, routed_attention
 from focus_jax.ops.layout import Layout, rows_to_slots, slots_to_entries
 
 PASSES = {"blockwise": blockwise.PASSES, "pallas": pallas.PASSES}
-MATMUL_SIZE = {"cpu": 2048, "gpu": 8192, "tpu": 8192}
 LONGEST_UNFUSED = 4096
 """jax.nn.dot_product_attention holds T×T on a CPU."""
-FLOPS_PER_PAIR_AND_CHANNEL = {"forward": 4, "both": 14}
-"""Two matrix products forward; five backward, which computes the logits again."""
+FLOPS_PER_PAIR_AND_CHANNEL = {"forward": FORWARD, "both": EXECUTED}
 
 
 @dataclass(frozen=True)

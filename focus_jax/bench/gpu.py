@@ -18,10 +18,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from focus_jax.accounting.pairs import FORWARD, dense_pairs, kept_pairs
 from focus_jax.bench.kernel_checks import check_kernels
 from focus_jax.bench.programs import Program, compile_all, first_line, interleaved_seconds, with_gradient
 from focus_jax.bench.report import Report, commit
-from focus_jax.bench.routing import balanced_groups, dense_pairs, kept_pairs
+from focus_jax.bench.routing import balanced_groups
 from focus_jax.ops import dense_attention, routed_attention
 from focus_jax.ops.layout import rows_to_slots, slots_to_entries
 from focus_jax.ops.merged import Statics
@@ -52,7 +53,7 @@ class Setting:
     @property
     def dense_flops(self) -> float:
         """Of the forward pass."""
-        return 4.0 * self.batch * self.heads * self.channels * dense_pairs(self.tokens)
+        return float(FORWARD) * self.batch * self.heads * self.channels * dense_pairs(self.tokens)
 
     @property
     def seconds(self) -> float:

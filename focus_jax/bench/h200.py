@@ -21,16 +21,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from focus_jax import h200
 from focus_jax.bench.programs import with_gradient
 from focus_jax.ops import dense_attention, routed_attention
 from focus_jax.ops.pallas import tuning
 
-THREADS_PER_MULTIPROCESSOR = 2048
-REGISTERS_PER_MULTIPROCESSOR = 65536
-SHARED_PER_MULTIPROCESSOR = 233472
 SHARED_RESERVED_PER_BLOCK = 1024
 REGISTERS_GRANULE = 8
 """Registers of a thread are handed out in eights."""
@@ -43,25 +40,6 @@ LARGEST_GROWTH = 2.2
 """Of the temporaries from one length to twice that length."""
 LARGEST_PART = 12.0
 """Of the bytes of q, k, v and o."""
-
-# The facts of one H200 as XLA's GpuTargetConfigProto; ACCELERATED_FEATURES means sm_90a, which has wgmma.
-H200 = f"""
-gpu_device_info {{
-  threads_per_block_limit: 1024  threads_per_warp: 32
-  shared_memory_per_block: 49152  shared_memory_per_core: {SHARED_PER_MULTIPROCESSOR}
-  shared_memory_per_block_optin: 232448
-  threads_per_core_limit: {THREADS_PER_MULTIPROCESSOR}  core_count: 132  fpus_per_core: 128
-  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
-  memory_bandwidth: 4800000000000  l2_cache_size: 62914560  clock_rate_ghz: 1.98  device_memory_size: 150754820096
-  cuda_compute_capability {{ major: 9 feature_extension: ACCELERATED_FEATURES }}
-  registers_per_core_limit: {REGISTERS_PER_MULTIPROCESSOR}  registers_per_block_limit: 65536
-  driver_version: "13.0.0" runtime_version: "13.0.0" compile_time_toolkit_version: "13.0.0" dnn_version: "9.15.0"
-}}
-platform_name: "CUDA"
-dnn_version_info {{ major: 9 minor: 15 }}
-runtime_version {{ major: 13 minor: 0 patch: 0 }}
-device_description_str: "NVIDIA H200"
-"""
 
 
 @dataclass(frozen=True)
@@ -82,9 +60,9 @@ class CompiledKernel:
     def blocks_per_multiprocessor(self) -> int:
         registers = -(-self.registers // REGISTERS_GRANULE) * REGISTERS_GRANULE * self.threads
         return min(
-            THREADS_PER_MULTIPROCESSOR // self.threads,
-            REGISTERS_PER_MULTIPROCESSOR // registers,
-            SHARED_PER_MULTIPROCESSOR // (self.shared_bytes + SHARED_RESERVED_PER_BLOCK),
+            h200.THREADS_PER_MULTIPROCESSOR // self.threads,
+            h200.REGISTERS_PER_MULTIPROCESSOR // registers,
+            h200.SHARED_PER_MULTIPROCESSOR // (self.shared_bytes + SHARED_RESERVED_PER_BLOCK),
         )
 
 
@@ -96,8 +74,7 @@ def compile_for_h200(
     Raises:
       FileNotFoundError: the CUDA assembler of requirements-h200.txt is not installed.
     """
-    topology = topologies.get_topology_desc("h200", platform="cuda", target_config=H200, topology="1x1x1")
-    mesh = topologies.make_mesh(topology, (1,), ("data",))
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,), devices=h200.devices(1))
     replicated = NamedSharding(mesh, PartitionSpec())
     placed = [jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=replicated) for shape in shapes]
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):

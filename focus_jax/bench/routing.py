@@ -1,4 +1,4 @@
-"""Random routing for benchmarks, and how many pairs it keeps. Letters as in ops/attention.py."""
+"""Random routing for benchmarks. Letters as in ops/attention.py."""
 
 import numpy as np
 
@@ -18,19 +18,3 @@ def with_further_groups(first_BT: np.ndarray, num_groups: int, top_k: int, rng: 
     return np.concatenate([first_BT[..., None], (first_BT[..., None] + further_BTM) % num_groups], axis=2).astype(
         np.int32
     )
-
-
-def dense_pairs(T: int) -> int:
-    """Of one sequence."""
-    return T * (T + 1) // 2
-
-
-def kept_pairs(query_groups_TM: np.ndarray, key_groups_T: np.ndarray, window: int) -> int:
-    """Of one sequence with one group per key: local pairs, and distant ones in the groups that a query reads."""
-    T = len(key_groups_T)
-    kept = int(np.minimum(np.arange(T), window).sum()) + T
-    for group in np.unique(key_groups_T):
-        [keys] = np.nonzero(key_groups_T == group)
-        [queries] = np.nonzero((query_groups_TM == group).any(axis=1))
-        kept += int(np.searchsorted(keys, queries - window).sum())
-    return kept

@@ -15,12 +15,13 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focus_jax import config, routing
+from focus_jax.accounting.pairs import dense_pairs
 from focus_jax.evaluation.measures import Sample
 from focus_jax.evaluation.readings import NamedReading
 from focus_jax.model import Reading, focus_layers
 from focus_jax.parallel.batches import part_of_process, placed
 from focus_jax.parallel.mesh import batch_shards
-from focus_jax.training.loss import token_nats
+from focus_jax.training.loss import chunked_nats
 from focus_jax.training.state import graph_of, merge
 
 
@@ -90,7 +91,7 @@ class Evaluator:
             yield placed(self._mesh, (inputs_ST[rows], targets_ST[rows]))
 
     def _kept_fraction(self, kept_LS: np.ndarray, tokens: int) -> float:
-        dense = routing.causal_pairs(tokens)
+        dense = dense_pairs(tokens)
         dense_layers = self._run.model.layers - len(kept_LS)
         return float((dense_layers + np.sum(np.mean(kept_LS, axis=1)) / dense) / self._run.model.layers)
 
@@ -116,8 +117,9 @@ def _forward(
     *,
     reading: Reading,
 ) -> _Part:
-    logits_BTV, log_affinities = merge(graph, params, potentials)(inputs_BT, reading)
-    nats_BT = token_nats(logits_BTV, targets_BT)
+    model = merge(graph, params, potentials)
+    normed_BTD, log_affinities = model.features(inputs_BT, reading)
+    nats_BT = chunked_nats(run, model, normed_BTD, targets_BT)
     if not log_affinities:
         return _Part(nats_BT, None)
     assert isinstance(run.attention, config.Focus)
@@ -135,6 +137,6 @@ def _forward(
 def _kept_pairs(focus: config.Focus, reading: Reading, log_affinity_BTK: jax.Array) -> jax.Array:
     batch, tokens, _ = log_affinity_BTK.shape
     if reading.routing == "soft":
-        return jnp.full(batch, routing.causal_pairs(tokens), jnp.float32)
+        return jnp.full(batch, dense_pairs(tokens), jnp.float32)
     membership = routing.memberships(log_affinity_BTK, top_k=reading.top_k, kind=focus.membership)
     return routing.kept_pairs(membership, num_groups=focus.groups, window=focus.window)

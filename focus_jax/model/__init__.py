@@ -4,7 +4,7 @@ Letters: B batch, T tokens, D model width, H query heads, J key/value heads, C c
 V vocabulary, K groups, R routing width.
 """
 
-from focus_jax.model.decoder import Decoder, focus_layers, parameter_count
+from focus_jax.model.decoder import Decoder, focus_layers, parameter_count, vocabulary_logits
 from focus_jax.model.mixing import attention_implementations
 from focus_jax.model.reading import AS_TRAINED, Reading
 from focus_jax.model.router import Potential
@@ -17,4 +17,5 @@ __all__ = [
     "attention_implementations",
     "focus_layers",
     "parameter_count",
+    "vocabulary_logits",
 ]

@@ -12,6 +12,7 @@ from focus_jax.model.attention import Attention
 from focus_jax.model.layers import MLP, head, norm
 from focus_jax.model.reading import AS_TRAINED, Reading
 from focus_jax.model.rotary import Rotation, rotation
+from focus_jax.model.stack import run_blocks
 from focus_jax.parallel.axes import constrained
 
 
@@ -37,7 +38,8 @@ class Decoder(nnx.Module):
     def __init__(self, run: config.Config, rngs: nnx.Rngs):
         model = run.model
         self.model = model
-        self.positions = run.training.sequence_length
+        self.training = run.training
+        self.kinds = tuple(focus_of(run, layer) for layer in range(model.layers))
         dtype = jnp.dtype(model.compute_dtype)
         rows = math.ceil(model.vocab_size / model.vocab_multiple) * model.vocab_multiple
         self.embedding = nnx.Embed(
@@ -50,14 +52,14 @@ class Decoder(nnx.Module):
         )
         if model.positions == "learned":
             self.position_embedding = nnx.Embed(
-                self.positions,
+                run.training.sequence_length,
                 model.width,
                 embedding_init=nnx.initializers.normal(model.position_init_std),
                 embedding_metadata={"axes": ("positions", "width")},
                 dtype=dtype,
                 rngs=rngs,
             )
-        self.blocks = nnx.List(Block(model, focus_of(run, layer), rngs) for layer in range(model.layers))
+        self.blocks = nnx.List(Block(model, focus, rngs) for focus in self.kinds)
         self.final_norm = norm(model, rngs)
         if not model.tied_embeddings:
             self.head = head(model, rows, rngs)
@@ -65,31 +67,43 @@ class Decoder(nnx.Module):
     def __call__(self, tokens_BT: jax.Array, reading: Reading = AS_TRAINED) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Returns float32 logits_BTV (padded vocabulary at −∞: neither loss nor sampling can pick it) and, for every
         Focus layer in order, its tokens' log affinity_BTK."""
+        normed_BTD, affinities = self.features(tokens_BT, reading)
+        return vocabulary_logits(normed_BTD, self.output_matrix_DV(), self.model.vocab_size), affinities
+
+    def features(self, tokens_BT: jax.Array, reading: Reading = AS_TRAINED) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """What the logits are made of, normed_BTD in the compute dtype, and the affinities as above."""
         residual_BTD, by = self._embed(tokens_BT)
-        residual_BTD = on_mesh(residual_BTD)
-        affinities = []
-        for block in self.blocks:
-            residual_BTD, log_affinity_BTK = block(residual_BTD, by, reading)
-            if log_affinity_BTK is not None:
-                affinities.append(log_affinity_BTK)
-        return self._logits(self.final_norm(residual_BTD)), tuple(affinities)
+        residual_BTD, affinities = run_blocks(
+            self.blocks,
+            self.kinds,
+            on_mesh(residual_BTD),
+            lambda block, residual_BTD: block(residual_BTD, by, reading),
+            self.training,
+            jnp.dtype(self.model.compute_dtype),
+        )
+        return self.final_norm(residual_BTD), tuple(affinity for affinity in affinities if affinity is not None)
+
+    def output_matrix_DV(self) -> jax.Array:
+        """From the last norm to the logits, float32; V is padded."""
+        return self.embedding.embedding[...].T if self.model.tied_embeddings else self.head.kernel[...]
 
     def _embed(self, tokens_BT: jax.Array) -> tuple[jax.Array, Rotation | None]:
         tokens = tokens_BT.shape[1]
         if self.model.positions == "rotary":
             by = rotation(tokens, self.model.width // self.model.heads, self.model.rope_theta)
             return self.embedding(tokens_BT), by
-        if tokens > self.positions:
+        if tokens > self.training.sequence_length:
             raise UserError(
-                f"model.positions: the {self.positions} learned positions do not reach {tokens} tokens; "
+                f"model.positions: the {self.training.sequence_length} learned positions do not reach {tokens} tokens; "
                 'read at most that many, or train with positions="rotary"'
             )
         return self.embedding(tokens_BT) + self.position_embedding(jnp.arange(tokens)), None
 
-    def _logits(self, normed_BTD: jax.Array) -> jax.Array:
-        logits_BTV = self.embedding.attend(normed_BTD) if self.model.tied_embeddings else self.head(normed_BTD)
-        is_token_V = jnp.arange(logits_BTV.shape[-1]) < self.model.vocab_size
-        return jnp.where(is_token_V, logits_BTV.astype(jnp.float32), -jnp.inf)
+
+def vocabulary_logits(normed_BTD: jax.Array, matrix_DV: jax.Array, vocab_size: int) -> jax.Array:
+    """Float32 logits from a product in the dtype of `normed_BTD`, −∞ from token `vocab_size` on."""
+    logits_BTV = jnp.matmul(normed_BTD, matrix_DV.astype(normed_BTD.dtype), preferred_element_type=jnp.float32)
+    return jnp.where(jnp.arange(matrix_DV.shape[1]) < vocab_size, logits_BTV, -jnp.inf)
 
 
 def on_mesh(residual_BTD: jax.Array) -> jax.Array:

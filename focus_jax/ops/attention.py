@@ -10,6 +10,7 @@ from typing import Literal
 import jax
 
 from focus_jax.ops import arguments, blockwise, cudnn, pallas, reference
+from focus_jax.ops.platform import target_platform
 
 Operation = Literal["dense", "gated", "routed"]
 
@@ -40,14 +41,14 @@ def resolve(operation: Operation, implementation: str = "auto", *, platform: str
       operation: "dense", "gated" or "routed".
       implementation: "auto" takes the GPU kernels on a GPU where the operation has them and "blockwise" everywhere
         else; a name is returned as it is.
-      platform: "cpu", "gpu" or "tpu"; None is JAX's default backend.
+      platform: "cpu", "gpu" or "tpu"; None is what is traced for, see `target_platform`.
 
     Raises:
       ValueError: the operation has no implementation of that name.
     """
     available = IMPLEMENTATIONS[operation]
     if implementation == "auto":
-        on_gpu = (platform or jax.default_backend()) == "gpu"
+        on_gpu = (platform or target_platform()) == "gpu"
         return "pallas" if on_gpu and "pallas" in available else "blockwise"
     if implementation not in available:
         names = ", ".join(("auto", *available))

@@ -10,15 +10,19 @@ Letters as in attention.py · P slots of one side. Log-sum-exps are in units of 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from focus_jax.ops.layout import Layout, entries_to_slots, slots_to_entries
 
 NO_END = 2**30
 """Window of dense attention: every earlier key is local."""
+KEPT_OF_ATTENTION = "attention"
+"""Name of what a backward pass needs of the forward pass beside the arguments, for the policies of jax.checkpoint: with
+it attention is not computed again."""
 
 
 class Statics(NamedTuple):
@@ -54,6 +58,11 @@ class Passes:
     """(q, k, v, layout, gates) to o_BTMHC and lse_BTMH, apart for every entry of a query."""
     distant_backward: Callable[..., tuple[jax.Array, jax.Array, jax.Array, Gates | None]]
     """(q, k, v, do_BTHC, lse_BTH, delta_BTH, layout, gates) to gradients, and to those of gates where there are any."""
+
+
+def kept(results: Any) -> Any:
+    """The same arrays under the name KEPT_OF_ATTENTION."""
+    return jax.tree.map(lambda array: checkpoint_name(array, KEPT_OF_ATTENTION), results)
 
 
 def dense_attention(
@@ -95,6 +104,7 @@ def _attention(passes: Passes, statics: Statics, q_BTHC, k_BSJC, v_BSJC, groups,
 def _forward(passes: Passes, statics: Statics, q_BTHC, k_BSJC, v_BSJC, groups, *gates) -> tuple:
     layout = None if groups is None else passes.layout(q_BTHC, *groups, True, statics)
     o_BTHC, lse_BTH = _merged(passes, statics, q_BTHC, k_BSJC, v_BSJC, layout, gates)
+    o_BTHC, lse_BTH, layout = kept((o_BTHC, lse_BTH, layout))
     return o_BTHC, (q_BTHC, k_BSJC, v_BSJC, layout, gates, o_BTHC, lse_BTH)
 
 

@@ -6,14 +6,13 @@ N groups a key belongs to.
 
 from focus_jax.routing.balance import log_affinities, next_potential
 from focus_jax.routing.membership import Membership, gates, memberships
-from focus_jax.routing.pairs import causal_pairs, kept_pairs
+from focus_jax.routing.pairs import kept_pairs
 from focus_jax.routing.scores import scores
 from focus_jax.routing.statistics import GroupStatistics, group_statistics
 
 __all__ = [
     "GroupStatistics",
     "Membership",
-    "causal_pairs",
     "gates",
     "group_statistics",
     "kept_pairs",

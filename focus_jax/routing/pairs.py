@@ -3,21 +3,34 @@
 import jax
 import jax.numpy as jnp
 
+from focus_jax.accounting.pairs import local_pairs
 from focus_jax.routing.membership import Membership
 
 _BLOCK = 256
 
 
-def causal_pairs(tokens: int) -> int:
-    """Pairs of dense causal attention over one sequence."""
-    return tokens * (tokens + 1) // 2
-
-
 def kept_pairs(membership: Membership, *, num_groups: int, window: int) -> jax.Array:
     """Pairs kept per sequence, float32 (B,): all within the window, distant ones whose groups meet, each once.
 
-    Blocks of queries against all keys: exact for every membership, linear in memory.
+    Exact for every membership and linear in memory; in time too where a key belongs to one group.
     """
+    if membership.key_groups_BSN.shape[-1] == 1:
+        return _kept_by_counting(membership, num_groups, window)
+    return _kept_by_comparing(membership, num_groups, window)
+
+
+def _kept_by_counting(membership: Membership, num_groups: int, window: int) -> jax.Array:
+    """For every query the keys of its groups that are further away than the window."""
+    query_sets_BTK = _as_sets(membership.query_groups_BTM, num_groups)
+    key_sets_BSK = _as_sets(membership.key_groups_BSN, num_groups)
+    tokens = key_sets_BSK.shape[1]
+    so_far_BSK = jnp.cumsum(key_sets_BSK, axis=1)
+    distant_BTK = jnp.pad(so_far_BSK, ((0, 0), (min(window + 1, tokens), 0), (0, 0)))[:, :tokens]
+    return local_pairs(tokens, window) + jnp.sum(query_sets_BTK * distant_BTK, axis=(1, 2))
+
+
+def _kept_by_comparing(membership: Membership, num_groups: int, window: int) -> jax.Array:
+    """Blocks of queries against all keys."""
     query_sets_BTK = _as_sets(membership.query_groups_BTM, num_groups)
     key_sets_BSK = _as_sets(membership.key_groups_BSN, num_groups)
     tokens = query_sets_BTK.shape[1]

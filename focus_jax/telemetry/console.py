@@ -65,8 +65,9 @@ class Console:
             return ""
         losses = ", ".join(f"{model} {row['loss']:.3f}" for model, row in self._latest.items())
         speeds = " / ".join(f"{row['tokens_per_second']:,.0f}" for row in self._latest.values())
+        shares = " / ".join(f"{100 * row['mfu']:.0f}" for row in self._latest.values())
         wait = 1000 * next(reversed(self._latest.values()))["data_seconds"]
-        return f"loss {losses} · {speeds} tokens/s · data {wait:.1f} ms a step"
+        return f"loss {losses} · {speeds} tokens/s, {shares} % of peak · data {wait:.1f} ms a step"
 
     def _time_left(self) -> str:
         """Of training alone, at the pace so far."""

@@ -15,7 +15,7 @@ from focus_jax import config
 from focus_jax.parallel.batches import batch_sharding
 from focus_jax.parallel.mesh import check_heads
 from focus_jax.training.checkpoints import Checkpoints
-from focus_jax.training.loss import token_nats
+from focus_jax.training.loss import chunked_nats
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import TrainState, graph_of, initial_state, merge, state_shardings
 from focus_jax.training.step import StepMetrics, accumulate, make_train_step
@@ -70,6 +70,10 @@ class Learner:
 
     def compile(self) -> None:
         """Compiles for the one batch shape of the run ahead of time, so that no later step can recompile."""
+        self._step = self.lowered().compile()
+
+    def lowered(self) -> jax.stages.Lowered:
+        """The train step for the learner's mesh, whose devices need not be of this machine."""
         shape = (self.run.training.batch_size, self.run.training.sequence_length)
         tokens_BT = jax.ShapeDtypeStruct(shape, "int32", sharding=batch_sharding(self.mesh))
         step = jax.jit(
@@ -78,7 +82,7 @@ class Learner:
             out_shardings=(self._shardings, NamedSharding(self.mesh, PartitionSpec())),
         )
         with jax.set_mesh(self.mesh):
-            self._step = step.lower(self.abstract_state(), tokens_BT, tokens_BT).compile()
+            return step.lower(self.abstract_state(), tokens_BT, tokens_BT)
 
     def dispatch(self, step: int, inputs_BT: jax.Array, targets_BT: jax.Array) -> Dispatched:
         """Hands step number `step` (from 1) to the device and returns without waiting for it."""
@@ -91,12 +95,13 @@ class Learner:
 
         def look(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> Inspection:
             gradients = accumulate(self.run, self.graph, state, inputs_BT, targets_BT).gradients
-            logits_BTV, _ = merge(self.graph, state.params, state.potentials)(inputs_BT)
+            model = merge(self.graph, state.params, state.potentials)
+            nats_BT = chunked_nats(self.run, model, model.features(inputs_BT)[0], targets_BT)
             norms = {
                 jax.tree_util.keystr(path, simple=True, separator="."): optax.tree.norm(gradient)
                 for path, gradient in jax.tree.leaves_with_path(gradients)
             }
-            return Inspection(token_nats(logits_BTV, targets_BT), norms)
+            return Inspection(nats_BT, norms)
 
         with jax.set_mesh(self.mesh):
             return jax.jit(look)(self.state, inputs_BT, targets_BT)

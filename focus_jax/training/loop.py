@@ -8,10 +8,13 @@ import jax
 from jax.sharding import Mesh
 
 from focus_jax import config
+from focus_jax.accounting import flops
+from focus_jax.accounting.peaks import Peak
 from focus_jax.data.batches import Batch
 from focus_jax.parallel.batches import placed
 from focus_jax.training.learner import Dispatched, Learner
 from focus_jax.training.step import StepMetrics
+from focus_jax.training.trace import StepTrace
 
 
 class Log(Protocol):
@@ -49,6 +52,8 @@ def train(
     first_step: int,
     log: Log,
     occasions: Occasions,
+    trace: StepTrace,
+    peak: Peak,
 ) -> int:
     """Trains from `first_step` steps done to the end of the run, or until a stop is requested.
 
@@ -56,13 +61,17 @@ def train(
 
     Returns the number of steps done.
     """
-    reader = _Reader(run, learners, first_step, log, occasions)
+    reader = _Reader(run, learners, first_step, log, occasions, peak)
     in_flight: _InFlight | None = None
     data_seconds = 0.0
     step = first_step
     while step < run.training.steps:
         step += 1
-        with jax.transfer_guard("disallow"):
+        if trace.is_edge(step):
+            reader.read(in_flight)
+            in_flight = None
+            trace.at_edge()
+        with jax.transfer_guard("disallow"), jax.profiler.StepTraceAnnotation("train", step_num=step):
             asked_at = time.perf_counter()
             batch = next(batches)
             data_seconds += time.perf_counter() - asked_at
@@ -101,8 +110,15 @@ class _Reader:
     """Waits for dispatched steps, in order, and tells what came of them."""
 
     def __init__(
-        self, run: config.Config, learners: Sequence[Learner], first_step: int, log: Log, occasions: Occasions
+        self,
+        run: config.Config,
+        learners: Sequence[Learner],
+        first_step: int,
+        log: Log,
+        occasions: Occasions,
+        peak: Peak,
     ):
+        self._peak = peak
         self._run = run
         self._log = log
         self._occasions = occasions
@@ -132,6 +148,8 @@ class _Reader:
         logged = self._logged[learner.name]
         self._logged[learner.name] = _Logged(step, learner.seconds, data_seconds)
         steps = step - logged.step
+        tokens_per_second = steps * self._tokens_per_step / (learner.seconds - logged.seconds)
+        share = tokens_per_second / self._peak.flops_per_second
         self._log.write(
             {
                 "kind": "train",
@@ -143,7 +161,9 @@ class _Reader:
                 "lr": float(values.lr),
                 "skipped": int(values.skipped),
                 "seconds": learner.seconds,
-                "tokens_per_second": steps * self._tokens_per_step / (learner.seconds - logged.seconds),
+                "tokens_per_second": tokens_per_second,
                 "data_seconds": (data_seconds - logged.data_seconds) / steps,
+                "mfu": share * flops.dense_equivalent(learner.run),
+                "mfu_executed": share * flops.executed(learner.run, kept_fraction=1.0),
             }
         )

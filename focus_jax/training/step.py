@@ -19,7 +19,7 @@ from flax import nnx
 from focus_jax import config, routing
 from focus_jax.parallel.axes import constrained
 from focus_jax.training import guard
-from focus_jax.training.loss import NO_TARGET, token_nats
+from focus_jax.training.loss import NO_TARGET, loss_sum
 from focus_jax.training.optimizer import at_step, relative_schedule
 from focus_jax.training.state import TrainState, merge
 
@@ -87,7 +87,7 @@ def accumulate(
     that any split into microbatches sums to the same values."""
     valid_tokens = jnp.sum(targets_BT != NO_TARGET)
     inputs_GBT, targets_GBT = (_split(x, run.training.microbatches) for x in (inputs_BT, targets_BT))
-    compute = jax.value_and_grad(partial(_part, graph), has_aux=True)
+    compute = jax.value_and_grad(partial(_part, run, graph), has_aux=True)
 
     def add(sums: BatchSums, microbatch: tuple[jax.Array, jax.Array]) -> tuple[BatchSums, None]:
         (loss, share_LK), gradients = compute(state.params, state.potentials, *microbatch, valid_tokens)
@@ -100,6 +100,7 @@ def accumulate(
 
 
 def _part(
+    run: config.Config,
     graph: nnx.GraphDef,
     params: Any,
     potentials: Any,
@@ -108,8 +109,9 @@ def _part(
     valid_tokens: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """This microbatch's part of the loss and of the groups' shares."""
-    logits_BTV, log_affinities = merge(graph, params, potentials)(inputs_BT)
-    loss = jnp.sum(token_nats(logits_BTV, targets_BT)) / valid_tokens
+    model = merge(graph, params, potentials)
+    normed_BTD, log_affinities = model.features(inputs_BT)
+    loss = loss_sum(run, model, normed_BTD, targets_BT) / valid_tokens
     weight_BT1 = (targets_BT != NO_TARGET)[..., None] / valid_tokens
     shares = [jnp.sum(jnp.exp(log_affinity_BTK) * weight_BT1, axis=(0, 1)) for log_affinity_BTK in log_affinities]
     return loss, jax.lax.stop_gradient(jnp.stack(shares) if shares else jnp.zeros((0, 0)))

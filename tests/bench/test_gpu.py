@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from focus_jax.accounting.pairs import dense_pairs, kept_pairs
 from focus_jax.bench import gpu, kernel_checks
 from focus_jax.bench.programs import Program, compile_all, interleaved_seconds
 from focus_jax.bench.report import Report
-from focus_jax.bench.routing import balanced_groups, dense_pairs, kept_pairs
+from focus_jax.bench.routing import balanced_groups
 from focus_jax.ops.pallas import interpreted
 
 ROW = {

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from focus_jax import routing
+from focus_jax.accounting.pairs import dense_pairs
 from focus_jax.config import Config, Dense, dense_twin
 from focus_jax.evaluation.evaluator import Evaluator, Measurement
 from focus_jax.evaluation.measures import Sample
@@ -68,7 +68,7 @@ def test_kept_fraction_counts_dense_layers_in_full(run, sample):
     assert measure(dense_twin(run), sample).kept_fraction == 1
     assert measure(run, sample).kept_fraction == pytest.approx(1)
     hard = measure(run, sample, 1).kept_fraction
-    window_only = sum(min(i, 5) + 1 for i in range(TOKENS)) / routing.causal_pairs(TOKENS)
+    window_only = sum(min(i, 5) + 1 for i in range(TOKENS)) / dense_pairs(TOKENS)
     assert window_only < hard < 0.9
     half = measure(changed(run, attention={"dense_layers": (0,)}), sample, 1).kept_fraction
     assert half > (1 + window_only) / 2

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from focus_jax import routing
+from focus_jax.accounting.pairs import dense_pairs
 
 
 def affinities(seed: int, batch: int, tokens: int, groups: int) -> jax.Array:
@@ -49,7 +50,7 @@ def test_kept_pairs_are_counted_exactly(kind, top_k, tokens, window):
 
 def test_reading_every_group_keeps_every_pair():
     membership = routing.memberships(affinities(3, 1, 500, 4), top_k=4, kind="query")
-    assert routing.kept_pairs(membership, num_groups=4, window=2)[0] == routing.causal_pairs(500)
+    assert routing.kept_pairs(membership, num_groups=4, window=2)[0] == dense_pairs(500)
 
 
 def test_group_statistics_of_a_known_batch():

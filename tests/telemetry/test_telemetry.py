@@ -38,7 +38,7 @@ def test_without_a_terminal_there_are_few_lines_and_a_table_for_every_checkpoint
     progress = [line for line in lines if " of training left" in line]
     assert len(progress) == 20
     assert progress[9].startswith("step 300 of 600 · loss focus 2.6")
-    assert re.search(r" tokens/s · data 0\.2 ms a step · ", progress[9])
+    assert re.search(r" tokens/s, 1 / 1 % of peak · data 0\.2 ms a step · ", progress[9])
     assert sum(line.startswith("checkpoint at step") for line in lines) == 6
     assert sum(line.startswith("focus hard top_k=1, log gate") for line in lines) == 6
     assert sum("for this pair of models only" in line for line in lines) == 1

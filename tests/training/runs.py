@@ -15,7 +15,7 @@ from focus_jax.telemetry import Telemetry
 from focus_jax.training.checkpoints import Checkpoints
 from focus_jax.training.learner import Learner
 
-WALL_CLOCK = ("seconds", "tokens_per_second", "data_seconds")
+WALL_CLOCK = ("seconds", "tokens_per_second", "data_seconds", "mfu", "mfu_executed")
 CONTINUING = ("started", "resumed", "unusable_checkpoint")
 
 

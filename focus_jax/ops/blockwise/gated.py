@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from focus_jax.ops import merged
 from focus_jax.ops.blockwise import ranges
 from focus_jax.ops.blockwise.numerics import FLOOR, map_rows
 from focus_jax.ops.blockwise.pairs import tokens_of_blocks, unsorted_pairs
@@ -50,7 +51,7 @@ def _attention(statics: Statics, *arrays: jax.Array) -> jax.Array:
 
 def _forward(statics: Statics, *arrays: jax.Array) -> tuple:
     o_BTHC, lse_BTH = map_rows(lambda row: _attend(statics, *row), arrays)
-    o_BTHC = o_BTHC.astype(arrays[0].dtype)
+    o_BTHC, lse_BTH = merged.kept((o_BTHC.astype(arrays[0].dtype), lse_BTH))
     return o_BTHC, (*arrays, o_BTHC, lse_BTH)
 
 

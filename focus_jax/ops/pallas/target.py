@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import jax
+from focus_jax.ops.platform import target_platform
 
 _interpreting: ContextVar[bool] = ContextVar("interpreting", default=False)
 
@@ -25,7 +25,6 @@ def interpreting() -> bool:
 
 def check_target() -> None:
     """Raises NotImplementedError where kernels for an NVIDIA GPU can neither run nor be compiled."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = device.platform if device else jax.default_backend()
-    if platform not in ("gpu", "cuda") and not interpreting():
+    platform = target_platform()
+    if platform != "gpu" and not interpreting():
         raise NotImplementedError(f'pallas needs an NVIDIA GPU, this is {platform}; "blockwise" runs everywhere')

@@ -44,6 +44,17 @@ class Focus(Section):
     """M, groups that a query reads when the pattern is hard; 0 reads the window only."""
     window: NonNegativeInt
     """Keys at distance up to this are always attended to and never gated (128 means 129 keys)."""
+    training: Literal["hard", "soft"] = "hard"
+    """Hard: the model trains on the pattern that it is read by, and no other distant pair is computed. Soft: every pair
+    is computed and distant ones are gated, as published."""
+    hard_from_step: NonNegativeInt = 0
+    """Steps of soft training before the pattern becomes hard; training="hard" only."""
+    router: Literal["distill", "gate"] = "distill"
+    """How a hard pattern teaches its router. Distill: a few probe rows attend densely, and the router learns to predict
+    what they attend to; the language model's gradient never reaches it. Gate: the pairs that are read carry their
+    log-affinities, and the language model's gradient reaches the router through them."""
+    probes: PositiveInt = 32
+    """P, rows of every training sequence that attend densely; router="distill" only."""
     routing_width: PositiveInt = 16
     """R, width of the projection that tokens and centroids are compared in."""
     temperature: PositiveFloat = 0.1
@@ -238,9 +249,10 @@ class Optimizer(Section):
     weight_decay: NonNegativeFloat = 0.1
     """Decoupled, on matrices and embeddings other than the router's."""
     clip_norm: PositiveFloat = 1.0
-    """Largest global gradient norm."""
-    router_lr_multiplier: PositiveFloat = 1.0
-    """Learning rate of router projections and centroids, as a multiple of the rest."""
+    """Largest global gradient norm; of the routers apart from the rest, so that twins are clipped alike."""
+    router_lr_multiplier: NonNegativeFloat = 1.0
+    """Learning rate of router projections and centroids, as a multiple of the rest; 0 keeps routers as they were drawn
+    (a control)."""
 
 
 @dataclass(frozen=True, kw_only=True)

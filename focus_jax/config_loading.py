@@ -182,6 +182,12 @@ def _focus_contradictions(config: Config, focus: Focus) -> Iterator[tuple[str, s
     for layer in focus.dense_layers:
         if layer >= config.model.layers:
             yield "attention.dense_layers", f"there is no layer {layer}; the last is {config.model.layers - 1}"
+    if focus.training == "hard" and focus.router == "gate" and (focus.gate, focus.membership) != ("log", "query"):
+        yield "attention.router", 'a hard pattern carries gates only where gate="log" and membership="query"'
+    if focus.hard_from_step and focus.training == "soft":
+        yield "attention.hard_from_step", 'soft training does not become hard; set training="hard", or leave it at 0'
+    if focus.hard_from_step >= config.training.steps:
+        yield "attention.hard_from_step", f"the run has only {config.training.steps} training.steps"
     if focus.balance == "sinkhorn" and not config.evaluation.allow_noncausal:
         yield (
             "attention.balance",

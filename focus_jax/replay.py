@@ -43,7 +43,7 @@ def replay(run: config.Config, folder: RunFolder, store: TokenStore, step: int) 
     for number in range(first_step + 1, step):
         _step(learners, number, next(batches))
     batch = next(batches)
-    inspections = [learner.inspect(*placed(mesh, batch)) for learner in learners]
+    inspections = [learner.inspect(step, *placed(mesh, batch)) for learner in learners]
     metrics = _step(learners, step, batch)
     recorded = [row for row in read_rows(folder.metrics) if row["step"] == step] if folder.metrics.exists() else []
     where = places(store, **_reading(run), number=step - 1)

@@ -38,7 +38,7 @@ def run(tmp_path) -> Config:
         model=dataclasses.replace(
             llama(vocab_size=257, width=32, layers=2, heads=4, kv_heads=2, mlp_width=48), init_std=0.2
         ),
-        attention=Focus(groups=4, top_k=2, window=5, routing_width=8),
+        attention=Focus(groups=4, top_k=2, window=5, routing_width=8, training="soft"),
         data=Data(
             source="text",
             files=(str(tmp_path / "text" / "*.txt"),),

@@ -14,7 +14,7 @@ import pytest
 
 from focus_jax.config import Config, gpt2
 from focus_jax.evaluation.readings import readings_of
-from focus_jax.model import AS_TRAINED, Reading
+from focus_jax.model import Reading
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import build
 from tests.changes import changed
@@ -68,6 +68,10 @@ ELSEWHERE = {
     "model.position_init_std",
     "model.attention_implementation",
     "attention.top_k",
+    "attention.training",
+    "attention.hard_from_step",
+    "attention.router",
+    "attention.probes",
     "attention.balance",
     "attention.balance_rate",
     "attention.sinkhorn_rounds",
@@ -136,7 +140,7 @@ SECTIONS = {"model": MODEL, "attention": FOCUS, "optimizer": OPTIMIZER}
 @functools.cache
 def outcome(run: Config, reading: Reading | None = None) -> Any:
     """Logits of the initial model, or of a hard reading of it."""
-    return build(run)(TOKENS_BT, reading or AS_TRAINED)
+    return build(run)(TOKENS_BT, reading or Reading("soft"))
 
 
 def differ(one: Any, other: Any) -> bool:
@@ -158,7 +162,7 @@ def test_position_init_std(run):
 
 def test_attention_implementation(run):
     with pytest.raises((ValueError, NotImplementedError), match=r"implementation|pallas"):
-        build(changed(run, model={"attention_implementation": "pallas"}))(TOKENS_BT)
+        build(changed(run, model={"attention_implementation": "pallas"}))(TOKENS_BT, Reading("soft"))
 
 
 @pytest.mark.parametrize(("name", "value"), FOCUS.items())

@@ -96,10 +96,12 @@ def _forward(
     potentials: Any,
     inputs_BT: jax.Array,
     *,
-    reading: Reading,
+    reading: Reading | None,
 ) -> _Look:
-    logits_BTV, log_affinities = merge(graph, params, potentials)(inputs_BT, reading)
-    return _Look(logits_BTV[..., : run.model.vocab_size], [_route(a_BTK, groups_read) for a_BTK in log_affinities])
+    logits_BTV, layers = merge(graph, params, potentials)(inputs_BT, reading)
+    return _Look(
+        logits_BTV[..., : run.model.vocab_size], [_route(layer.log_affinity_BTK, groups_read) for layer in layers]
+    )
 
 
 def _route(log_affinity_BTK: jax.Array, groups_read: int) -> _Routed:
@@ -108,9 +110,9 @@ def _route(log_affinity_BTK: jax.Array, groups_read: int) -> _Routed:
     return _Routed(groups[..., :groups_read], jnp.min(gaps, axis=-1, initial=jnp.inf))
 
 
-def _groups_read(run: config.Config, reading: Reading) -> int:
+def _groups_read(run: config.Config, reading: Reading | None) -> int:
     """A key belongs to its best group even where queries read none."""
-    if isinstance(run.attention, config.Dense):
+    if isinstance(run.attention, config.Dense) or reading is None:
         return 0
     return max(1, run.attention.top_k if reading.routing == "soft" else reading.top_k)
 

@@ -115,15 +115,16 @@ def _forward(
     inputs_BT: jax.Array,
     targets_BT: jax.Array,
     *,
-    reading: Reading,
+    reading: Reading | None,
 ) -> _Part:
     model = merge(graph, params, potentials)
-    normed_BTD, log_affinities = model.features(inputs_BT, reading)
+    normed_BTD, routed_layers = model.features(inputs_BT, reading)
     nats_BT = chunked_nats(run, model, normed_BTD, targets_BT)
-    if not log_affinities:
+    if not routed_layers:
         return _Part(nats_BT, None)
     assert isinstance(run.attention, config.Focus)
-    log_affinity_LBTK = jnp.stack(log_affinities)
+    assert reading is not None
+    log_affinity_LBTK = jnp.stack([routed.log_affinity_BTK for routed in routed_layers])
     return _Part(
         nats_BT,
         _Layered(

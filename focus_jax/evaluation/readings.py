@@ -3,14 +3,15 @@
 from typing import NamedTuple
 
 from focus_jax import config
-from focus_jax.model import AS_TRAINED, Reading
+from focus_jax.model import Reading, as_trained
 from focus_jax.telemetry.readings import LoggedReading
 
 
 class NamedReading(NamedTuple):
     """A reading with the labels that go into metrics rows."""
 
-    reading: Reading
+    reading: Reading | None
+    """None for a dense model."""
     routing: str
     """ "none" for a dense model, "soft" or "hard"."""
     top_k: int | None
@@ -26,18 +27,32 @@ class NamedReading(NamedTuple):
 
 
 def readings_of(run: config.Config) -> list[NamedReading]:
-    """Dense: one. Focus: as trained first, then hard at each top_k of the evaluation (none named: at attention.top_k),
-    with the gate where the pattern can carry it (gate `log`, membership `query`), and without."""
+    """Dense: one. Focus: as trained (at the end of the run) first, then hard at each further top_k of the evaluation
+    (none named: at attention.top_k).
+
+    A pattern trained hard keeps the gate that it was trained with, if any. One trained softly is read hard with the
+    gate where the pattern can carry it (gate `log`, membership `query`), and without.
+    """
     attention = run.attention
     if isinstance(attention, config.Dense):
-        return [NamedReading(AS_TRAINED, "none", None, None, True)]
-    causal = attention.balance != "sinkhorn"
-    hard_gates = ["log", None] if attention.gate == "log" and attention.membership == "query" else [None]
-    soft = NamedReading(AS_TRAINED, "soft", None, attention.gate, causal)
-    hard = [
-        NamedReading(Reading("hard", top_k, gated=gate is not None), "hard", top_k, gate, causal)
-        for top_k in run.evaluation.top_k or (attention.top_k,)
-        # Without distant pairs there is nothing to gate.
-        for gate in (hard_gates if top_k else [None])
-    ]
-    return [soft, *hard]
+        return [NamedReading(None, "none", None, None, True)]
+    trained = as_trained(attention, run.training.steps)
+    assert trained is not None
+    top_ks = run.evaluation.top_k or (attention.top_k,)
+    if trained.routing == "soft":
+        gates = [True, False] if attention.gate == "log" and attention.membership == "query" else [False]
+    else:
+        gates = [trained.gated]
+    # Without distant pairs there is nothing to gate.
+    hard = [Reading("hard", k, gated) for k in top_ks for gated in (gates if k else [False])]
+    return [_named(attention, reading) for reading in dict.fromkeys([trained, *hard])]
+
+
+def _named(attention: config.Focus, reading: Reading) -> NamedReading:
+    return NamedReading(
+        reading,
+        routing=reading.routing,
+        top_k=reading.top_k if reading.routing == "hard" else None,
+        gate=attention.gate if reading.gated else None,
+        causal=attention.balance != "sinkhorn",
+    )

@@ -8,6 +8,7 @@ from focus_jax.model.layers import head_norm, linear, output_linear
 from focus_jax.model.mixing import DenseMixing, FocusMixing
 from focus_jax.model.reading import Reading
 from focus_jax.model.rotary import Rotation, rotate
+from focus_jax.model.router import Routed
 
 
 class Attention(nnx.Module):
@@ -30,9 +31,9 @@ class Attention(nnx.Module):
         )
 
     def __call__(
-        self, normed_BTD: jax.Array, by: Rotation | None, reading: Reading
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the layer's output_BTD and, for Focus, log affinity_BTK of its tokens."""
+        self, normed_BTD: jax.Array, by: Rotation | None, reading: Reading | None, probes_BP: jax.Array | None
+    ) -> tuple[jax.Array, Routed | None]:
+        """Returns the layer's output_BTD and, for Focus, what its router made of its tokens."""
         q_BTHC = self._heads(self.query(normed_BTD), self.heads)
         k_BSJC = self._heads(self.key(normed_BTD), self.kv_heads)
         v_BSJC = self._heads(self.value(normed_BTD), self.kv_heads)
@@ -40,8 +41,8 @@ class Attention(nnx.Module):
             q_BTHC, k_BSJC = self.query_norm(q_BTHC), self.key_norm(k_BSJC)
         if by is not None:
             q_BTHC, k_BSJC = rotate(q_BTHC, by), rotate(k_BSJC, by)
-        mixed_BTHC, log_affinity_BTK = self.mixing(normed_BTD, q_BTHC, k_BSJC, v_BSJC, reading)
-        return self.output(mixed_BTHC.reshape(*normed_BTD.shape[:2], -1)), log_affinity_BTK
+        mixed_BTHC, routed = self.mixing(normed_BTD, q_BTHC, k_BSJC, v_BSJC, reading, probes_BP)
+        return self.output(mixed_BTHC.reshape(*normed_BTD.shape[:2], -1)), routed
 
     def _heads(self, projected: jax.Array, heads: int) -> jax.Array:
         return projected.reshape(*projected.shape[:2], heads, -1)

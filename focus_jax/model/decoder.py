@@ -10,8 +10,9 @@ from focus_jax import config
 from focus_jax.errors import UserError
 from focus_jax.model.attention import Attention
 from focus_jax.model.layers import MLP, head, norm
-from focus_jax.model.reading import AS_TRAINED, Reading
+from focus_jax.model.reading import Reading
 from focus_jax.model.rotary import Rotation, rotation
+from focus_jax.model.router import Routed
 from focus_jax.model.stack import run_blocks
 from focus_jax.parallel.axes import constrained
 
@@ -24,11 +25,11 @@ class Block(nnx.Module):
         self.mlp = MLP(model, rngs)
 
     def __call__(
-        self, residual_BTD: jax.Array, by: Rotation | None, reading: Reading
-    ) -> tuple[jax.Array, jax.Array | None]:
-        mixed_BTD, log_affinity_BTK = self.attention(self.attention_norm(residual_BTD), by, reading)
+        self, residual_BTD: jax.Array, by: Rotation | None, reading: Reading | None, probes_BP: jax.Array | None
+    ) -> tuple[jax.Array, Routed | None]:
+        mixed_BTD, routed = self.attention(self.attention_norm(residual_BTD), by, reading, probes_BP)
         residual_BTD = on_mesh(residual_BTD + mixed_BTD)
-        return on_mesh(residual_BTD + self.mlp(self.mlp_norm(residual_BTD))), log_affinity_BTK
+        return on_mesh(residual_BTD + self.mlp(self.mlp_norm(residual_BTD))), routed
 
 
 class Decoder(nnx.Module):
@@ -64,24 +65,30 @@ class Decoder(nnx.Module):
         if not model.tied_embeddings:
             self.head = head(model, rows, rngs)
 
-    def __call__(self, tokens_BT: jax.Array, reading: Reading = AS_TRAINED) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Returns float32 logits_BTV (padded vocabulary at −∞: neither loss nor sampling can pick it) and, for every
-        Focus layer in order, its tokens' log affinity_BTK."""
-        normed_BTD, affinities = self.features(tokens_BT, reading)
-        return vocabulary_logits(normed_BTD, self.output_matrix_DV(), self.model.vocab_size), affinities
+    def __call__(self, tokens_BT: jax.Array, reading: Reading | None) -> tuple[jax.Array, tuple[Routed, ...]]:
+        """Returns float32 logits_BTV (padded vocabulary at −∞: neither loss nor sampling can pick it) and what the
+        router of every Focus layer, in order, made of the tokens. A dense model takes None for `reading`."""
+        normed_BTD, layers = self.features(tokens_BT, reading)
+        return vocabulary_logits(normed_BTD, self.output_matrix_DV(), self.model.vocab_size), layers
 
-    def features(self, tokens_BT: jax.Array, reading: Reading = AS_TRAINED) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """What the logits are made of, normed_BTD in the compute dtype, and the affinities as above."""
+    def features(
+        self, tokens_BT: jax.Array, reading: Reading | None, probes_BP: jax.Array | None = None
+    ) -> tuple[jax.Array, tuple[Routed, ...]]:
+        """What the logits are made of, normed_BTD in the compute dtype, and what the routers made of the tokens.
+
+        probes_BP: positions of the rows that attend densely in every Focus layer, to teach its router; None where
+            routers do not learn from probes.
+        """
         residual_BTD, by = self._embed(tokens_BT)
-        residual_BTD, affinities = run_blocks(
+        residual_BTD, layers = run_blocks(
             self.blocks,
             self.kinds,
             on_mesh(residual_BTD),
-            lambda block, residual_BTD: block(residual_BTD, by, reading),
+            lambda block, residual_BTD: block(residual_BTD, by, reading, probes_BP),
             self.training,
             jnp.dtype(self.model.compute_dtype),
         )
-        return self.final_norm(residual_BTD), tuple(affinity for affinity in affinities if affinity is not None)
+        return self.final_norm(residual_BTD), tuple(routed for routed in layers if routed is not None)
 
     def output_matrix_DV(self) -> jax.Array:
         """From the last norm to the logits, float32; V is padded."""

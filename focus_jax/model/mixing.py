@@ -1,5 +1,7 @@
 """How a layer's heads read the tokens before them: densely, or by Focus."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,7 +9,7 @@ from flax import nnx
 from focus_jax import config, ops, routing
 from focus_jax.errors import UserError
 from focus_jax.model.reading import Reading
-from focus_jax.model.router import Router
+from focus_jax.model.router import Routed, Router
 from focus_jax.parallel import attention
 
 
@@ -19,11 +21,21 @@ def attention_implementations(run: config.Config) -> dict[str, str]:
     wanted = run.model.attention_implementation
     try:
         chosen = {"dense": ops.resolve("dense", wanted)}
-        if "focus" in run.models:
-            chosen |= {"gated": ops.resolve("gated", wanted), "routed": ops.resolve("routed", wanted)}
+        if isinstance(run.attention, config.Focus) and "focus" in run.models:
+            chosen |= {operation: ops.resolve(operation, wanted) for operation in _operations(run.attention)}
         return chosen
     except ValueError as error:
         raise UserError(f"model.attention_{error}") from None
+
+
+def _operations(focus: config.Focus) -> list[ops.Operation]:
+    """What Focus layers use from the first step of a run to its last evaluation."""
+    operations: list[ops.Operation] = ["routed"]
+    if focus.training == "soft" or focus.hard_from_step > 0:
+        operations.append("gated")
+    if focus.training == "hard" and focus.router == "distill":
+        operations.append("probe")
+    return operations
 
 
 class DenseMixing(nnx.Module):
@@ -31,7 +43,13 @@ class DenseMixing(nnx.Module):
         self.implementation = implementation
 
     def __call__(
-        self, normed_BTD: jax.Array, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, reading: Reading
+        self,
+        normed_BTD: jax.Array,
+        q_BTHC: jax.Array,
+        k_BSJC: jax.Array,
+        v_BSJC: jax.Array,
+        reading: Reading | None,
+        probes_BP: jax.Array | None,
     ) -> tuple[jax.Array, None]:
         return attention.dense_attention(q_BTHC, k_BSJC, v_BSJC, implementation=self.implementation), None
 
@@ -43,13 +61,44 @@ class FocusMixing(nnx.Module):
         self.router = Router(focus, width, rngs)
 
     def __call__(
-        self, normed_BTD: jax.Array, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, reading: Reading
-    ) -> tuple[jax.Array, jax.Array]:
-        """Returns what the heads read, (B, T, H, C), and log affinity_BTK of the layer's tokens."""
+        self,
+        normed_BTD: jax.Array,
+        q_BTHC: jax.Array,
+        k_BSJC: jax.Array,
+        v_BSJC: jax.Array,
+        reading: Reading | None,
+        probes_BP: jax.Array | None,
+    ) -> tuple[jax.Array, Routed]:
+        """Returns what the heads read, (B, T, H, C), and what the router made of the layer's tokens."""
+        assert reading is not None, "only a dense model takes None"
+        if probes_BP is not None:
+            return self._probed(normed_BTD, q_BTHC, k_BSJC, v_BSJC, reading, probes_BP)
         log_affinity_BTK = self.router(normed_BTD)
-        if reading.routing == "soft":
-            return self._soft(q_BTHC, k_BSJC, v_BSJC, log_affinity_BTK), log_affinity_BTK
-        return self._hard(q_BTHC, k_BSJC, v_BSJC, log_affinity_BTK, reading), log_affinity_BTK
+        read = self._soft if reading.routing == "soft" else partial(self._hard, reading)
+        nothing_B = jnp.zeros(len(normed_BTD))
+        return read(q_BTHC, k_BSJC, v_BSJC, log_affinity_BTK), Routed(log_affinity_BTK, nothing_B)
+
+    def _probed(
+        self,
+        normed_BTD: jax.Array,
+        q_BTHC: jax.Array,
+        k_BSJC: jax.Array,
+        v_BSJC: jax.Array,
+        reading: Reading,
+        probes_BP: jax.Array,
+    ) -> tuple[jax.Array, Routed]:
+        """The hard pattern, but for the probe rows, which read everything and teach the router. The router learns from
+        them alone and the model does not learn from the router: each sees the other as a constant."""
+        log_affinity_BTK = self.router(jax.lax.stop_gradient(normed_BTD))
+        mixed_BTHC = self._hard(reading, q_BTHC, k_BSJC, v_BSJC, log_affinity_BTK)
+        rows_BPHC, attention_BPS = attention.probe_attention(
+            q_BTHC, k_BSJC, v_BSJC, probes_BP, implementation=self.implementation
+        )
+        mixed_BTHC = jax.vmap(lambda mixed_THC, at_P, rows_PHC: mixed_THC.at[at_P].set(rows_PHC))(
+            mixed_BTHC, probes_BP, rows_BPHC
+        )
+        nats_B = routing.router_nats(log_affinity_BTK, attention_BPS, probes_BP, window=self.focus.window)
+        return mixed_BTHC, Routed(log_affinity_BTK, nats_B)
 
     def _soft(self, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, log_affinity_BTK: jax.Array) -> jax.Array:
         """Every pair, distant ones gated by the affinities (arXiv 2604.03260, section 3; gate `log` is ours)."""
@@ -68,11 +117,11 @@ class FocusMixing(nnx.Module):
 
     def _hard(
         self,
+        reading: Reading,
         q_BTHC: jax.Array,
         k_BSJC: jax.Array,
         v_BSJC: jax.Array,
         log_affinity_BTK: jax.Array,
-        reading: Reading,
     ) -> jax.Array:
         """Window pairs, and distant pairs whose groups meet; nothing else is computed."""
         membership = routing.memberships(log_affinity_BTK, top_k=reading.top_k, kind=self.focus.membership)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from focus_jax import config
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -14,4 +16,10 @@ class Reading:
     """Whether the pairs that are read carry their gate."""
 
 
-AS_TRAINED = Reading("soft")
+def as_trained(attention: config.Dense | config.Focus, step: int) -> Reading | None:
+    """The pattern of training after `step` steps; None where attention is dense and there is nothing to choose."""
+    if isinstance(attention, config.Dense):
+        return None
+    if attention.training == "soft" or step < attention.hard_from_step:
+        return Reading("soft")
+    return Reading("hard", attention.top_k, gated=attention.router == "gate" and attention.top_k > 0)

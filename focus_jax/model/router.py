@@ -1,5 +1,7 @@
 """A layer's router: which groups its tokens belong to."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,6 +11,14 @@ from focus_jax import config, routing
 
 class Potential(nnx.Variable):
     """State of the balance `carried`: moved by the train step between optimizer steps, never by a gradient."""
+
+
+class Routed(NamedTuple):
+    """What a Focus layer's router made of a batch."""
+
+    log_affinity_BTK: jax.Array
+    probe_nats_B: jax.Array
+    """The router's loss, summed over the sequence's probe rows; 0 without probes."""
 
 
 class Router(nnx.Module):

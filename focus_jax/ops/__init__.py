@@ -1,6 +1,21 @@
-"""Causal attention: dense, gated (soft Focus) and routed (hard Focus). Imports jax and numpy, nothing else."""
+"""Causal attention: dense, gated (soft Focus), routed (hard Focus) probe rows. Imports jax and numpy, nothing else."""
 
-from focus_jax.ops.attention import dense_attention, gated_attention, resolve, routed_attention
+from focus_jax.ops.attention import (
+    Operation,
+    dense_attention,
+    gated_attention,
+    probe_attention,
+    resolve,
+    routed_attention,
+)
 from focus_jax.ops.merged import KEPT_OF_ATTENTION
 
-__all__ = ["KEPT_OF_ATTENTION", "dense_attention", "gated_attention", "resolve", "routed_attention"]
+__all__ = [
+    "KEPT_OF_ATTENTION",
+    "Operation",
+    "dense_attention",
+    "gated_attention",
+    "probe_attention",
+    "resolve",
+    "routed_attention",
+]

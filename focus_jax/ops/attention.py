@@ -1,20 +1,21 @@
-"""The three attention functions: arguments are checked here, then handed to one implementation.
+"""The attention functions: arguments are checked here, then handed to one implementation.
 
 B batch · T query positions · S key positions · H query heads · J key/value heads · C channels of a head ·
-K groups · M groups that a query reads · N groups that a key belongs to.
+K groups · M groups that a query reads · N groups that a key belongs to · P probe rows.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 
 from focus_jax.ops import arguments, blockwise, cudnn, pallas, reference
 from focus_jax.ops.platform import target_platform
 
-Operation = Literal["dense", "gated", "routed"]
+Operation = Literal["dense", "gated", "routed", "probe"]
 
-IMPLEMENTATIONS: Mapping[str, Mapping[str, Callable[..., jax.Array]]] = {
+IMPLEMENTATIONS: Mapping[str, Mapping[str, Callable]] = {
     "dense": {
         "reference": reference.dense_attention,
         "blockwise": blockwise.dense_attention,
@@ -30,6 +31,10 @@ IMPLEMENTATIONS: Mapping[str, Mapping[str, Callable[..., jax.Array]]] = {
         "blockwise": blockwise.routed_attention,
         "pallas": pallas.routed_attention,
     },
+    "probe": {
+        "reference": reference.probe_attention,
+        "blockwise": blockwise.probe_attention,
+    },
 }
 """What exists. Every entry takes its function's arguments with scale filled in and without `implementation`."""
 
@@ -38,7 +43,7 @@ def resolve(operation: Operation, implementation: str = "auto", *, platform: str
     """The name of the implementation that a call with these choices runs, for callers to print and record.
 
     Args:
-      operation: "dense", "gated" or "routed".
+      operation: "dense", "gated", "routed" or "probe".
       implementation: "auto" takes the GPU kernels on a GPU where the operation has them and "blockwise" everywhere
         else; a name is returned as it is.
       platform: "cpu", "gpu" or "tpu"; None is what is traced for, see `target_platform`.
@@ -187,3 +192,30 @@ def routed_attention(
         query_offset=query_offset,
         scale=arguments.scale_or_default(scale, q_BTHC),
     )
+
+
+def probe_attention(
+    q_BTHC: jax.Array,
+    k_BSJC: jax.Array,
+    v_BSJC: jax.Array,
+    positions_BP: jax.Array,
+    *,
+    scale: float | None = None,
+    implementation: str = "auto",
+) -> tuple[jax.Array, jax.Array]:
+    """Dense causal attention of the queries at a few positions alone, at the cost of P·S pairs.
+
+    Args:
+      q_BTHC, k_BSJC, v_BSJC, scale, implementation: as in `dense_attention`; row t has position t.
+      positions_BP: int32, from 0 to T−1.
+
+    Returns:
+      o_BPHC, the rows of `dense_attention` at these positions, typed like q_BTHC; and attention_BPS, the mean over
+      heads of what each row attends to, float32, a constant for differentiation.
+
+    Raises: as `dense_attention`.
+    """
+    arguments.check_heads(q_BTHC, k_BSJC, v_BSJC, query_offset=0)
+    arguments.check_array("positions_BP", positions_BP, (q_BTHC.shape[0], None), jnp.int32)
+    run = IMPLEMENTATIONS["probe"][resolve("probe", implementation)]
+    return run(q_BTHC, k_BSJC, v_BSJC, positions_BP, scale=arguments.scale_or_default(scale, q_BTHC))

@@ -1,4 +1,4 @@
-"""The definition of the three functions: one T×S mask in float32, gradients by differentiation. For tests.
+"""The definition of the functions: one T×S mask in float32, gradients by differentiation. For tests.
 
 Letters as in attention.py; G = H/J query heads share a key/value head.
 """
@@ -69,6 +69,19 @@ def routed_attention(
     return masked_attention(q_BTHC, k_BSJC, v_BSJC, scale, keep_BTS, bias_BTS=bias_BTS)
 
 
+def probe_attention(
+    q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, positions_BP: jax.Array, *, scale: float
+) -> tuple[jax.Array, jax.Array]:
+    B, S = k_BSJC.shape[:2]
+    keep_BPS = jnp.arange(S) <= positions_BP[..., None]
+    q_BPHC = jnp.take_along_axis(q_BTHC, positions_BP[..., None, None], axis=1)
+    o_BPHC = masked_attention(q_BPHC, k_BSJC, v_BSJC, scale, keep_BPS)
+    # Attention to one-hot values is the attention itself.
+    one_hot_BSJS = jnp.broadcast_to(jnp.eye(S)[None, :, None], (B, S, k_BSJC.shape[2], S))
+    p_BPHS = masked_attention(q_BPHC.astype(jnp.float32), k_BSJC, one_hot_BSJS, scale, keep_BPS)
+    return o_BPHC, jax.lax.stop_gradient(p_BPHS.mean(axis=2))
+
+
 def pair_distance(q_BTHC: jax.Array, k_BSJC: jax.Array, query_offset: int) -> jax.Array:
     """i − j of every pair."""
     position_T = query_offset + jnp.arange(q_BTHC.shape[1])
@@ -123,4 +136,4 @@ def masked_attention(
     total_BJGT1 = mass_BJGTS.sum(axis=-1, keepdims=True)
     p_BJGTS = mass_BJGTS / jnp.where(total_BJGT1 > 0, total_BJGT1, 1.0)
     o_BTJGC = jnp.einsum("bjgts,bsjc->btjgc", p_BJGTS, v32_BSJC, precision="highest")
-    return o_BTJGC.reshape(B, T, H, C).astype(q_BTHC.dtype)
+    return o_BTJGC.reshape(B, T, H, -1).astype(q_BTHC.dtype)

@@ -12,6 +12,7 @@ import jax
 
 from focus_jax import ops
 from focus_jax.parallel.axes import spec
+from focus_jax.parallel.mesh import TENSOR
 
 PER_HEAD = spec(("batch", "tokens", "heads"))
 PER_TOKEN = spec(("batch",))
@@ -39,3 +40,20 @@ def _over_batch_and_heads(attend: Callable[..., jax.Array]) -> Callable[..., jax
 dense_attention = _over_batch_and_heads(ops.dense_attention)
 gated_attention = _over_batch_and_heads(ops.gated_attention)
 routed_attention = _over_batch_and_heads(ops.routed_attention)
+
+
+def probe_attention(
+    q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, positions_BP: jax.Array, **options: Any
+) -> tuple[jax.Array, jax.Array]:
+    """What the rows attend to is a mean over all heads, those of other devices too."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return ops.probe_attention(q_BTHC, k_BSJC, v_BSJC, positions_BP, **options)
+
+    def local(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+        o_BPHC, attention_BPS = ops.probe_attention(*arrays, **options)
+        return o_BPHC, jax.lax.pmean(attention_BPS, TENSOR)
+
+    specs = PER_HEAD, PER_HEAD, PER_HEAD, PER_TOKEN
+    return jax.shard_map(local, in_specs=specs, out_specs=(PER_HEAD, PER_TOKEN), check_vma=False)(
+        q_BTHC, k_BSJC, v_BSJC, positions_BP
+    )

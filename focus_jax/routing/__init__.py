@@ -1,12 +1,13 @@
-"""Who may look at whom: scores, balance, membership, counts. Pure functions on arrays.
+"""Who may look at whom: scores, balance, membership, probes, counts. Pure functions on arrays.
 
 Letters: B batch, T query positions, S key positions, D model width, R routing width, K groups, M groups a query reads,
-N groups a key belongs to.
+N groups a key belongs to, P probe rows.
 """
 
 from focus_jax.routing.balance import log_affinities, next_potential
 from focus_jax.routing.membership import Membership, gates, memberships
 from focus_jax.routing.pairs import kept_pairs
+from focus_jax.routing.probes import probe_positions, router_nats
 from focus_jax.routing.scores import scores
 from focus_jax.routing.statistics import GroupStatistics, group_statistics
 
@@ -19,5 +20,7 @@ __all__ = [
     "log_affinities",
     "memberships",
     "next_potential",
+    "probe_positions",
+    "router_nats",
     "scores",
 ]

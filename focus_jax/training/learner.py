@@ -12,6 +12,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focus_jax import config
+from focus_jax.model import Reading, as_trained
 from focus_jax.parallel.batches import batch_sharding
 from focus_jax.parallel.mesh import check_heads
 from focus_jax.training.checkpoints import Checkpoints
@@ -70,14 +71,15 @@ class Learner:
 
     def compile(self) -> None:
         """Compiles for the one batch shape of the run ahead of time, so that no later step can recompile."""
-        self._step = self.lowered().compile()
+        readings = {as_trained(self.run.attention, done) for done in (0, self.run.training.steps)}
+        self._steps = {reading: self.lowered(reading).compile() for reading in readings}
 
-    def lowered(self) -> jax.stages.Lowered:
+    def lowered(self, reading: Reading | None) -> jax.stages.Lowered:
         """The train step for the learner's mesh, whose devices need not be of this machine."""
         shape = (self.run.training.batch_size, self.run.training.sequence_length)
         tokens_BT = jax.ShapeDtypeStruct(shape, "int32", sharding=batch_sharding(self.mesh))
         step = jax.jit(
-            make_train_step(self.run, self.graph, self._optimizer),
+            make_train_step(self.run, self.graph, self._optimizer, reading),
             donate_argnums=0,
             out_shardings=(self._shardings, NamedSharding(self.mesh, PartitionSpec())),
         )
@@ -87,16 +89,18 @@ class Learner:
     def dispatch(self, step: int, inputs_BT: jax.Array, targets_BT: jax.Array) -> Dispatched:
         """Hands step number `step` (from 1) to the device and returns without waiting for it."""
         at = time.perf_counter()
-        self.state, metrics = self._step(self.state, inputs_BT, targets_BT)
+        compiled = self._steps[as_trained(self.run.attention, step - 1)]
+        self.state, metrics = compiled(self.state, inputs_BT, targets_BT)
         return Dispatched(self, step, metrics, at)
 
-    def inspect(self, inputs_BT: jax.Array, targets_BT: jax.Array) -> Inspection:
-        """Looks at what the next step on a batch would be made of, without making it."""
+    def inspect(self, step: int, inputs_BT: jax.Array, targets_BT: jax.Array) -> Inspection:
+        """Looks at what step number `step` on a batch would be made of, without making it."""
+        reading = as_trained(self.run.attention, step - 1)
 
         def look(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> Inspection:
-            gradients = accumulate(self.run, self.graph, state, inputs_BT, targets_BT).gradients
+            gradients = accumulate(self.run, self.graph, reading, state, inputs_BT, targets_BT).gradients
             model = merge(self.graph, state.params, state.potentials)
-            nats_BT = chunked_nats(self.run, model, model.features(inputs_BT)[0], targets_BT)
+            nats_BT = chunked_nats(self.run, model, model.features(inputs_BT, reading)[0], targets_BT)
             norms = {
                 jax.tree_util.keystr(path, simple=True, separator="."): optax.tree.norm(gradient)
                 for path, gradient in jax.tree.leaves_with_path(gradients)

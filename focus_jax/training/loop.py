@@ -157,6 +157,7 @@ class _Reader:
                 "tokens": step * self._tokens_per_step,
                 "model": learner.name,
                 "loss": float(values.loss),
+                **({} if values.router_loss is None else {"router_loss": float(values.router_loss)}),
                 "grad_norm": float(values.grad_norm),
                 "lr": float(values.lr),
                 "skipped": int(values.skipped),

@@ -27,16 +27,26 @@ def relative_schedule(run: config.Config) -> optax.Schedule:
 
 
 def make_optimizer(run: config.Config) -> optax.GradientTransformation:
-    """Clips by the global norm, then AdamW; weight decay on matrices and embeddings, not on router or vectors."""
+    """Clips by the global norm (routers apart from the rest), then AdamW; weight decay on matrices and embeddings, not
+    on router or vectors."""
     optimizer = run.optimizer
     schedule = relative_schedule(run)
     return optax.chain(
-        optax.clip_by_global_norm(optimizer.clip_norm),
+        optax.masked(optax.clip_by_global_norm(optimizer.clip_norm), unrouted),
+        optax.masked(optax.clip_by_global_norm(optimizer.clip_norm), routed),
         optax.scale_by_adam(b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon),
         optax.add_decayed_weights(optimizer.weight_decay, mask=decayed),
         optax.masked(optax.scale(optimizer.router_lr_multiplier), routed),
         optax.scale_by_schedule(lambda step: -optimizer.peak_lr * schedule(step)),
     )
+
+
+def norms_apart(gradients: Any) -> tuple[jax.Array, jax.Array]:
+    """Global norm of everything but the routers, and of the routers (0 in a dense model)."""
+    squared = [jnp.zeros(()), jnp.zeros(())]
+    for path, gradient in jax.tree.leaves_with_path(gradients):
+        squared[_is_router(path)] += jnp.sum(jnp.square(gradient))
+    return jnp.sqrt(squared[0]), jnp.sqrt(squared[1])
 
 
 def at_step(opt_state: optax.OptState, step: jax.Array) -> optax.OptState:
@@ -55,6 +65,10 @@ def decayed(params: Any) -> Any:
 
 def routed(params: Any) -> Any:
     return jax.tree.map_with_path(lambda path, leaf: _is_router(path), params)
+
+
+def unrouted(params: Any) -> Any:
+    return jax.tree.map_with_path(lambda path, leaf: not _is_router(path), params)
 
 
 def _is_schedule(part: Any) -> bool:

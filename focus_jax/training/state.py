@@ -14,6 +14,9 @@ from focus_jax.parallel.axes import axes_of, constrain_parameters, parameter_sha
 from focus_jax.parallel.mesh import AnyMesh
 from focus_jax.training.guard import Guard, initial_guard
 
+PARAMS_STREAM, ROUTER_STREAM, PROBES_STREAM = range(3)
+"""Random streams of a run, apart from its data order."""
+
 
 class TrainState(NamedTuple):
     """Plain nested dicts of arrays, so that a checkpoint names every array by its place in the model."""
@@ -29,7 +32,9 @@ class TrainState(NamedTuple):
 def build(run: config.Config) -> Decoder:
     """A model with its initial values. Routers draw from a stream of their own, so twins share all other values."""
     key = jax.random.key(run.seed)
-    return Decoder(run, nnx.Rngs(params=jax.random.fold_in(key, 0), router=jax.random.fold_in(key, 1)))
+    return Decoder(
+        run, nnx.Rngs(params=jax.random.fold_in(key, PARAMS_STREAM), router=jax.random.fold_in(key, ROUTER_STREAM))
+    )
 
 
 def graph_of(run: config.Config) -> nnx.GraphDef:

@@ -4,7 +4,7 @@ An update that is not finite, or whose loss is a spike (config.Guard), is not ap
 moments stay as they were, and the step still counts. That is decided for each model alone: of twins, the other one
 applies its own update to the same batch, as it would if it were trained apart.
 
-Letters: B batch, T tokens, G microbatches, K groups, L Focus layers.
+Letters: B batch, T tokens, K groups, L Focus layers, P probe rows.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,12 @@ import optax
 from flax import nnx
 
 from focus_jax import config, routing
+from focus_jax.model import Reading, Routed
 from focus_jax.parallel.axes import constrained
 from focus_jax.training import guard
 from focus_jax.training.loss import NO_TARGET, loss_sum
-from focus_jax.training.optimizer import at_step, relative_schedule
-from focus_jax.training.state import TrainState, merge
+from focus_jax.training.optimizer import at_step, norms_apart, relative_schedule
+from focus_jax.training.state import PROBES_STREAM, TrainState, merge
 
 
 class StepMetrics(NamedTuple):
@@ -29,8 +30,10 @@ class StepMetrics(NamedTuple):
 
     loss: jax.Array
     """Nats per valid token of the whole batch."""
+    router_loss: jax.Array | None
+    """Nats per probe row, summed over layers; None without probes."""
     grad_norm: jax.Array
-    """Global norm before clipping."""
+    """Global norm before clipping, of everything but the routers."""
     lr: jax.Array
     applied: jax.Array
     """False where the update was left out."""
@@ -47,27 +50,38 @@ class BatchSums(NamedTuple):
     """What microbatches add up to."""
 
     loss: jax.Array
+    router_loss: jax.Array
     gradients: Any
     share_LK: jax.Array
+
+
+class Microbatch(NamedTuple):
+    inputs_BT: jax.Array
+    targets_BT: jax.Array
+    probes_BP: jax.Array | None
+    """Positions of the probe rows; None where the router does not learn from them."""
 
 
 TrainStep = Callable[[TrainState, jax.Array, jax.Array], tuple[TrainState, StepMetrics]]
 
 
-def make_train_step(run: config.Config, graph: nnx.GraphDef, optimizer: optax.GradientTransformation) -> TrainStep:
+def make_train_step(
+    run: config.Config, graph: nnx.GraphDef, optimizer: optax.GradientTransformation, reading: Reading | None
+) -> TrainStep:
     """step(state, inputs_BT, targets_BT) → (state, metrics): a pure function, to be jitted by the caller."""
     schedule = relative_schedule(run)
 
     def train_step(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> tuple[TrainState, StepMetrics]:
-        sums = accumulate(run, graph, state, inputs_BT, targets_BT)
-        grad_norm = optax.tree.norm(sums.gradients)
-        finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
+        sums = accumulate(run, graph, reading, state, inputs_BT, targets_BT)
+        grad_norm, router_norm = norms_apart(sums.gradients)
+        finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(router_norm)
         deviations = guard.deviations(state.guard, sums.loss, run.guard.spike_window)
         spike = deviations > (run.guard.spike_deviations or jnp.inf)
         applied = finite & ~spike
         new_state = jax.lax.cond(applied, partial(_updated, run, optimizer, schedule), _skipped, state, sums)
         return new_state, StepMetrics(
             loss=sums.loss,
+            router_loss=sums.router_loss if _learns_from_probes(run.attention, reading) else None,
             grad_norm=grad_norm,
             lr=run.optimizer.peak_lr * schedule(state.step),
             applied=applied,
@@ -81,40 +95,83 @@ def make_train_step(run: config.Config, graph: nnx.GraphDef, optimizer: optax.Gr
 
 
 def accumulate(
-    run: config.Config, graph: nnx.GraphDef, state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array
+    run: config.Config,
+    graph: nnx.GraphDef,
+    reading: Reading | None,
+    state: TrainState,
+    inputs_BT: jax.Array,
+    targets_BT: jax.Array,
 ) -> BatchSums:
-    """Loss, gradients and group shares of the batch, each divided by the valid tokens of the whole batch up front, so
-    that any split into microbatches sums to the same values."""
+    """Loss, gradients and group shares of the batch, each divided by the valid tokens (or probe rows) of the whole
+    batch up front, so that any split into microbatches sums to the same values."""
+    batch = Microbatch(inputs_BT, targets_BT, _probes(run, reading, state.step, inputs_BT))
     valid_tokens = jnp.sum(targets_BT != NO_TARGET)
-    inputs_GBT, targets_GBT = (_split(x, run.training.microbatches) for x in (inputs_BT, targets_BT))
-    compute = jax.value_and_grad(partial(_part, run, graph), has_aux=True)
+    probe_rows = 1 if batch.probes_BP is None else max(batch.probes_BP.size, 1)
+    compute = jax.value_and_grad(
+        partial(_part, run, graph, reading, valid_tokens=valid_tokens, probe_rows=probe_rows), has_aux=True
+    )
+    parts = jax.tree.map(partial(_split, run.training.microbatches), batch)
 
-    def add(sums: BatchSums, microbatch: tuple[jax.Array, jax.Array]) -> tuple[BatchSums, None]:
-        (loss, share_LK), gradients = compute(state.params, state.potentials, *microbatch, valid_tokens)
-        return jax.tree.map(jnp.add, sums, BatchSums(loss, gradients, share_LK)), None
+    def add(sums: BatchSums, microbatch: Microbatch) -> tuple[BatchSums, None]:
+        return jax.tree.map(jnp.add, sums, sums_of(microbatch)), None
 
-    shapes = jax.eval_shape(compute, state.params, state.potentials, inputs_GBT[0], targets_GBT[0], valid_tokens)
-    (loss, share_LK), gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    sums, _ = jax.lax.scan(add, BatchSums(loss, gradients, share_LK), (inputs_GBT, targets_GBT))
+    def sums_of(microbatch: Microbatch) -> BatchSums:
+        (_, (loss, router_loss, share_LK)), gradients = compute(state.params, state.potentials, microbatch)
+        return BatchSums(loss, router_loss, gradients, share_LK)
+
+    shapes = jax.eval_shape(sums_of, jax.tree.map(lambda x: x[0], parts))
+    sums, _ = jax.lax.scan(add, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
     return sums
 
 
 def _part(
     run: config.Config,
     graph: nnx.GraphDef,
+    reading: Reading | None,
     params: Any,
     potentials: Any,
-    inputs_BT: jax.Array,
-    targets_BT: jax.Array,
+    batch: Microbatch,
+    *,
     valid_tokens: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """This microbatch's part of the loss and of the groups' shares."""
+    probe_rows: int,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    """This microbatch's part of what is minimised, and of the loss, the routers' loss and the groups' shares."""
     model = merge(graph, params, potentials)
-    normed_BTD, log_affinities = model.features(inputs_BT)
-    loss = loss_sum(run, model, normed_BTD, targets_BT) / valid_tokens
-    weight_BT1 = (targets_BT != NO_TARGET)[..., None] / valid_tokens
-    shares = [jnp.sum(jnp.exp(log_affinity_BTK) * weight_BT1, axis=(0, 1)) for log_affinity_BTK in log_affinities]
-    return loss, jax.lax.stop_gradient(jnp.stack(shares) if shares else jnp.zeros((0, 0)))
+    normed_BTD, layers = model.features(batch.inputs_BT, reading, batch.probes_BP)
+    loss = loss_sum(run, model, normed_BTD, batch.targets_BT) / valid_tokens
+    router_loss = sum((jnp.sum(routed.probe_nats_B) for routed in layers), jnp.zeros(())) / probe_rows
+    weight_BT1 = (batch.targets_BT != NO_TARGET)[..., None] / valid_tokens
+    shares = [jnp.sum(_assigned(routed, reading) * weight_BT1, axis=(0, 1)) for routed in layers]
+    share_LK = jax.lax.stop_gradient(jnp.stack(shares) if shares else jnp.zeros((0, 0)))
+    return loss + router_loss, (loss, router_loss, share_LK)
+
+
+def _assigned(routed: Routed, reading: Reading | None) -> jax.Array:
+    """What each token adds to the groups (B, T, K): its affinities, or itself to its best group where the pattern is
+    hard; equal soft mass does not make equal counts."""
+    log_affinity_BTK = routed.log_affinity_BTK
+    if reading is not None and reading.routing == "hard":
+        return jax.nn.one_hot(jnp.argmax(log_affinity_BTK, axis=-1), log_affinity_BTK.shape[-1])
+    return jnp.exp(log_affinity_BTK)
+
+
+def _learns_from_probes(attention: config.Dense | config.Focus, reading: Reading | None) -> bool:
+    return (
+        isinstance(attention, config.Focus)
+        and attention.router == "distill"
+        and reading is not None
+        and reading.routing == "hard"
+    )
+
+
+def _probes(run: config.Config, reading: Reading | None, step: jax.Array, inputs_BT: jax.Array) -> jax.Array | None:
+    """Drawn for a sequence by its place in the batch and the step, so that microbatches and devices change nothing."""
+    if not isinstance(run.attention, config.Focus) or not _learns_from_probes(run.attention, reading):
+        return None
+    batch, tokens = inputs_BT.shape
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(run.seed), PROBES_STREAM), step)
+    keys_B = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(batch))
+    return routing.probe_positions(keys_B, tokens=tokens, window=run.attention.window, probes=run.attention.probes)
 
 
 def _updated(
@@ -151,5 +208,7 @@ def _next_potentials(run: config.Config, relative_lr: jax.Array, potentials: Any
     return jax.tree.unflatten(structure, moved)
 
 
-def _split(x_BT: jax.Array, microbatches: int) -> jax.Array:
-    return constrained(x_BT.reshape(microbatches, -1, *x_BT.shape[1:]), "microbatches", "batch", "tokens")
+def _split(microbatches: int, x_B_: jax.Array) -> jax.Array:
+    return constrained(
+        x_B_.reshape(microbatches, len(x_B_) // microbatches, x_B_.shape[1]), "microbatches", "batch", "tokens"
+    )

@@ -9,9 +9,12 @@ import optax
 import pytest
 
 from focus_jax.config import Config, dense_twin
-from focus_jax.training.loss import token_nats
+from focus_jax.evaluation.readings import readings_of
+from focus_jax.model import as_trained
+from focus_jax.routing import next_potential
+from focus_jax.training.loss import loss_sum, token_nats
 from focus_jax.training.optimizer import at_step, decayed, make_optimizer, relative_schedule, routed
-from focus_jax.training.state import TrainState, graph_of, initial_state
+from focus_jax.training.state import TrainState, build, graph_of, initial_state, merge
 from focus_jax.training.step import StepMetrics, TrainStep, make_train_step
 from tests.changes import changed
 
@@ -26,7 +29,7 @@ def batch(run: Config, seed: int = 0) -> tuple[jax.Array, jax.Array]:
 
 @functools.cache
 def compiled_step(run: Config) -> TrainStep:
-    return jax.jit(make_train_step(run, graph_of(run), make_optimizer(run)))
+    return jax.jit(make_train_step(run, graph_of(run), make_optimizer(run), as_trained(run.attention, 0)))
 
 
 def step(run: Config, state: TrainState | None = None, seed: int = 0) -> tuple[TrainState, StepMetrics]:
@@ -36,6 +39,15 @@ def step(run: Config, state: TrainState | None = None, seed: int = 0) -> tuple[T
 
 def assert_close(one, other, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), one, other)
+
+
+def hard(run: Config, router: str = "distill", **focus) -> Config:
+    """Computed by the definition, which compiles in a tenth of the time."""
+    return changed(
+        run,
+        model={"attention_implementation": "reference"},
+        attention={"training": "hard", "router": router, "probes": 6, **focus},
+    )
 
 
 def test_loss_is_the_mean_over_all_targets():
@@ -56,17 +68,19 @@ def test_padded_vocabulary_does_not_change_the_loss():
 
 
 @pytest.mark.parametrize("microbatches", [2, 4])
-def test_any_split_into_microbatches_gives_the_same_step(run, microbatches):
+@pytest.mark.parametrize("router", [None, "gate", "distill"])
+def test_any_split_into_microbatches_gives_the_same_step(run, router, microbatches):
+    run = run if router is None else hard(run, router)
     whole_state, whole = step(run)
     split_state, split = step(changed(run, training={"microbatches": microbatches}))
     assert_close(whole._asdict(), split._asdict(), rtol=1e-5)
     assert_close(whole_state.potentials, split_state.potentials, rtol=1e-5, atol=1e-7)
     # Adam's first update is ±lr whatever the gradient's size, so its moments are compared.
-    assert_close(whole_state.opt_state[1].mu, split_state.opt_state[1].mu, rtol=1e-3, atol=1e-7)
+    assert_close(whole_state.opt_state[2].mu, split_state.opt_state[2].mu, rtol=1e-3, atol=1e-7)
 
 
 def test_loss_falls_for_both_twins(run):
-    for of_model in (run, dense_twin(run)):
+    for of_model in (run, hard(run, "gate"), hard(run), dense_twin(run)):
         state, first = step(of_model)
         for _ in range(10):
             state, last = step(of_model, state)
@@ -74,11 +88,91 @@ def test_loss_falls_for_both_twins(run):
         assert int(state.step) == 11
 
 
-def test_the_router_learns_through_the_gate(run):
-    state, _ = step(run)
-    moments = [m for path, m in jax.tree.leaves_with_path(state.opt_state[1].mu) if "router" in str(path)]
+@pytest.mark.parametrize("router", [None, "gate", "distill"])
+def test_every_router_parameter_has_a_gradient(run, router):
+    state, _ = step(run if router is None else hard(run, router))
+    moments = [m for path, m in jax.tree.leaves_with_path(state.opt_state[2].mu) if "router" in str(path)]
     assert len(moments) == 4
-    assert all(jnp.any(m != 0) for m in moments)
+    assert all(jnp.all(m != 0) for m in moments)
+
+
+def test_with_distill_neither_loss_reaches_the_others_parameters(run):
+    """Each of the two losses alone: the router's on its parameters, the language model's on all others."""
+    run = hard(run)
+    state, reading = initial_state(run, make_optimizer(run)), as_trained(run.attention, 0)
+    inputs_BT, targets_BT = batch(run)
+    probes_BP = jnp.tile(jnp.array([8, 20, 40]), (len(inputs_BT), 1))
+
+    def losses(params):
+        model = merge(graph_of(run), params, state.potentials)
+        normed_BTD, layers = model.features(inputs_BT, reading, probes_BP)
+        return loss_sum(run, model, normed_BTD, targets_BT), sum(layer.probe_nats_B.sum() for layer in layers)
+
+    of_model, of_router = (jax.grad(lambda params, n=n: losses(params)[n])(state.params) for n in range(2))
+    for path, gradient in jax.tree.leaves_with_path(of_model):
+        assert jnp.any(gradient != 0) == ("router" not in str(path)), path
+    for path, gradient in jax.tree.leaves_with_path(of_router):
+        assert jnp.any(gradient != 0) == ("router" in str(path)), path
+
+
+def test_the_hard_pattern_of_training_is_that_of_evaluation(run):
+    run = hard(run, "gate")
+    state, metrics = initial_state(run, make_optimizer(run)), step(run)[1]
+    reading = readings_of(run)[0].reading
+    assert (reading.routing, reading.top_k) == ("hard", 2)
+    inputs_BT, targets_BT = batch(run)
+    nats_BT = token_nats(merge(graph_of(run), state.params, state.potentials)(inputs_BT, reading)[0], targets_BT)
+    assert metrics.loss == pytest.approx(float(nats_BT.sum() / (targets_BT >= 0).sum()), rel=1e-6)
+
+
+def test_probe_rows_are_dense_and_the_others_are_not_touched(run):
+    """In one layer, where no row sees what another has read."""
+    run = changed(hard(run), model={"layers": 1})
+    reading, inputs_BT = as_trained(run.attention, 0), batch(run)[0]
+    probes_BP = jnp.array([[8, 20], [9, 47], [30, 40], [7, 10]])
+    plain, probed = (build(run).features(inputs_BT, reading, probes)[0] for probes in (None, probes_BP))
+    dense, _ = build(dense_twin(run)).features(inputs_BT, None)
+    is_probe_BT = (jnp.arange(48) == probes_BP[..., None]).any(axis=1)
+    np.testing.assert_array_equal(plain[~is_probe_BT], probed[~is_probe_BT])
+    np.testing.assert_allclose(probed[is_probe_BT], dense[is_probe_BT], rtol=1e-4, atol=1e-4)
+    assert jnp.abs(plain[is_probe_BT] - dense[is_probe_BT]).max() > 1e-2
+
+
+def test_fields_of_hard_training(run):
+    losses = {
+        name: float(step(of_model)[1].loss)
+        for name, of_model in {
+            "soft": run,
+            "gate": hard(run, "gate"),
+            "gate, one group read": hard(run, "gate", top_k=1),
+            "distill": hard(run),
+            "distill, more probes": hard(run, probes=12),
+            "distill, one group read": hard(run, top_k=1),
+        }.items()
+    }
+    assert len(set(losses.values())) == len(losses)
+    assert step(hard(run))[1].router_loss > 0
+    assert step(hard(run, "gate"))[1].router_loss is None
+
+
+def test_soft_training_until_hard_from_step(run):
+    annealed = hard(run, hard_from_step=3)
+    assert as_trained(annealed.attention, 2) == as_trained(run.attention, 2)
+    assert as_trained(annealed.attention, 3) == as_trained(hard(run).attention, 0)
+
+
+def test_shares_are_counts_where_the_pattern_is_hard(run):
+    """Potentials are moved by the tokens whose best group it is."""
+    run = hard(run, balance_rate=1.0)
+    state = initial_state(run, make_optimizer(run))
+    moved, _ = step(run, state)
+    inputs_BT, targets_BT = batch(run)
+    layers = merge(graph_of(run), state.params, state.potentials)(inputs_BT, as_trained(run.attention, 0))[1]
+    # The first layer's groups do not depend on the probe rows.
+    best_BT = jnp.argmax(layers[0].log_affinity_BTK, axis=-1)
+    share_K = jnp.bincount(best_BT[targets_BT >= 0], length=4) / (targets_BT >= 0).sum()
+    expected_K = next_potential(jnp.zeros(4), share_K, relative_schedule(run)(0))
+    np.testing.assert_allclose(jax.tree.leaves(moved.potentials)[0], expected_K, rtol=1e-5)
 
 
 def test_potentials_move_for_carried_alone_and_by_the_schedule(run):

@@ -9,8 +9,9 @@ from functools import partial
 from focus_jax.ops import merged
 from focus_jax.ops.blockwise import distant, local
 from focus_jax.ops.blockwise.gated import gated_attention
+from focus_jax.ops.blockwise.probes import probe_attention
 
-__all__ = ["dense_attention", "gated_attention", "routed_attention"]
+__all__ = ["dense_attention", "gated_attention", "probe_attention", "routed_attention"]
 
 PASSES = merged.Passes(
     local=local.attend,

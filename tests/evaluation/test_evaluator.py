@@ -10,6 +10,7 @@ from focus_jax.evaluation.evaluator import Evaluator, Measurement
 from focus_jax.evaluation.measures import Sample
 from focus_jax.evaluation.readings import readings_of
 from focus_jax.evaluation.rows import compare_row, eval_row, groups_rows, tokens_rows
+from focus_jax.model import Reading
 from focus_jax.parallel.mesh import make_mesh
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import build, initial_state
@@ -35,7 +36,7 @@ def measure(run: Config, sample: Sample, reading_index: int = 0, batch_size: int
 
 
 def test_losses_are_those_of_the_model(run, sample):
-    expected_BTV = jax.nn.log_softmax(build(run)(sample.inputs_ST)[0])
+    expected_BTV = jax.nn.log_softmax(build(run)(sample.inputs_ST, Reading("soft"))[0])
     expected_ST = -np.take_along_axis(np.asarray(expected_BTV), sample.targets_ST[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(measure(run, sample).nats_ST, expected_ST, rtol=1e-4)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from focus_jax.config import Config
+from focus_jax.model import as_trained
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import graph_of, initial_state
 from focus_jax.training.step import make_train_step
@@ -28,7 +29,8 @@ def run(run: Config) -> Config:
 def compiled_step(run: Config) -> Any:
     state = jax.eval_shape(lambda: initial_state(run, make_optimizer(run)))
     tokens = jax.ShapeDtypeStruct((run.training.batch_size, run.training.sequence_length), "int32")
-    return jax.jit(make_train_step(run, graph_of(run), make_optimizer(run))).lower(state, tokens, tokens).compile()
+    step = make_train_step(run, graph_of(run), make_optimizer(run), as_trained(run.attention, 0))
+    return jax.jit(step).lower(state, tokens, tokens).compile()
 
 
 def temporaries(run: Config, **training: Any) -> int:
@@ -40,7 +42,7 @@ def outcome(run: Config) -> dict[str, jax.Array]:
     """The first moments after one step by the names of their parameters, and the loss."""
     tokens_BT = jax.random.randint(jax.random.key(0), (4, 49), 0, 257)
     state, metrics = compiled_step(run)(initial_state(run, make_optimizer(run)), tokens_BT[:, :-1], tokens_BT[:, 1:])
-    moments = jax.tree.leaves_with_path(state.opt_state[1].mu)
+    moments = jax.tree.leaves_with_path(state.opt_state[2].mu)
     return {jax.tree_util.keystr(path): moment for path, moment in moments} | {"loss": metrics.loss}
 
 
@@ -57,6 +59,16 @@ def test_results_stay_and_so_do_the_names_of_parameters(run, remat, scan_layers)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=2e-3, atol=2e-6, err_msg=name)
+
+
+def test_the_router_learns_the_same_from_its_probes(run):
+    """Its target is an attention that is computed again in the backward pass."""
+    hard = changed(run, model={"attention_implementation": "reference"}, attention={"training": "hard", "probes": 6})
+    found, expected = outcome(changed(hard, training={"remat": "full", "scan_layers": True})), outcome(hard)
+    routers = [name for name in expected if "router" in name]
+    assert len(routers) == 6
+    for name in routers:
+        np.testing.assert_allclose(found[name], expected[name], rtol=2e-3, atol=2e-6, err_msg=name)
 
 
 @slow

@@ -95,7 +95,7 @@ def test_every_matrix_is_divided_and_its_moments_lie_as_it_does(run: Config, fam
     run = changed(run, model=dataclasses.asdict(FAMILIES[family]))
     for of_model in (run, changed(run, attention=Dense())):
         shardings = state_shardings(of_model, make_optimizer(of_model), abstract_mesh(2, 2, 2))
-        moments = shardings.opt_state[1]
+        moments = shardings.opt_state[2]
         assert moments.mu == moments.nu == shardings.params
         for path, sharding in jax.tree.leaves_with_path(shardings.params):
             name = jax.tree_util.keystr(path)

@@ -333,6 +333,8 @@ class Mesh(Section):
     (fully sharded data parallel)."""
     tensor: AxisSize = 1
     """Devices that heads, MLP width and vocabulary are spread over; they share their sequences."""
+    join_seconds: PositiveInt = 300
+    """Seconds in which all processes of the run must have met, where there are several."""
 
 
 @dataclass(frozen=True, kw_only=True)

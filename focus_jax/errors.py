@@ -5,6 +5,8 @@ import signal
 import sys
 from collections.abc import Callable
 
+# sysexits.h EX_TEMPFAIL: not done, run the same command again to continue.
+CONTINUE_ME = 75
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -1,9 +1,9 @@
 """A whole run: data, models, loop, evaluation at every checkpoint, telemetry. What `train.py` calls."""
 
 import contextlib
-import shutil
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,25 +12,28 @@ from focus_jax import config
 from focus_jax.accounting.peaks import peak
 from focus_jax.data.batches import train_batches
 from focus_jax.data.store import TokenStore
-from focus_jax.errors import DISK_FULL, CannotWrite, UserError
+from focus_jax.errors import CONTINUE_ME, DISK_FULL, CannotWrite, UserError
 from focus_jax.evaluation.checkpoint import (
     CheckpointEvaluation,
     held_out_sample,
     previous_groups,
     store_measurements,
 )
+from focus_jax.evaluation.evaluator import Measurement
 from focus_jax.evaluation.group_health import troubles
 from focus_jax.evaluation.report import write_report
 from focus_jax.model import attention_implementations
+from focus_jax.parallel import hosts
+from focus_jax.parallel.batches import part_of_process
 from focus_jax.parallel.mesh import check_batch, make_mesh
 from focus_jax.run_folder import RunFolder
-from focus_jax.telemetry import Telemetry
+from focus_jax.telemetry import SilentTelemetry, Telemetry
 from focus_jax.training.bad_updates import BadUpdates, Diverged
 from focus_jax.training.checkpoints import Checkpoints, Unusable, complete_steps
 from focus_jax.training.learner import Learner, restore
 from focus_jax.training.loop import train
 from focus_jax.training.step import StepMetrics
-from focus_jax.training.stop import CONTINUE_ME, StopSignals
+from focus_jax.training.stop import StopSignals
 from focus_jax.training.trace import StepTrace
 
 
@@ -40,8 +43,10 @@ def pretrain(run: config.Config, folder: RunFolder, store: TokenStore) -> int:
     Raises UserError where another process trains in the folder or no checkpoint can be gone on from, Diverged, and
     CannotWrite where the disk is full.
     """
-    with folder.alone(), _room_on_disk(folder), StopSignals() as signals:
-        folder.write_config(run)
+    with contextlib.ExitStack() as stack, _room_on_disk(folder), StopSignals() as signals:
+        hosts.on_first(lambda: _claim(run, folder, stack))
+        if not folder.config.exists():
+            raise UserError(f"run: {folder.path} is not there on {socket.gethostname()}; all hosts have to share it")
         with contextlib.closing(Checkpoints(folder.checkpoints, run.checkpoint)) as checkpoints:
             pretraining = _Pretraining(run, folder, store, checkpoints, signals)
             step = pretraining.begin()
@@ -54,6 +59,11 @@ def pretrain(run: config.Config, folder: RunFolder, store: TokenStore) -> int:
         return CONTINUE_ME
     print(f"report: {folder.path / 'report.html'}")
     return 0
+
+
+def _claim(run: config.Config, folder: RunFolder, stack: contextlib.ExitStack) -> None:
+    stack.enter_context(folder.alone())
+    folder.write_config(run)
 
 
 class _Pretraining:
@@ -72,6 +82,8 @@ class _Pretraining:
         self._store = store
         self._checkpoints = checkpoints
         self._signals = signals
+        self._vote = hosts.Vote()
+        self._due_by_time = False
         self._mesh = make_mesh(run.mesh)
         check_batch(run.training, self._mesh)
         self._learners = [Learner(name, config.of_model(run, name), self._mesh) for name in run.models]
@@ -82,7 +94,7 @@ class _Pretraining:
     def begin(self) -> int:
         """Initial states, or those of the newest usable checkpoint. Returns the number of steps done."""
         abstract = {learner.name: learner.abstract_state() for learner in self._learners}
-        step, self._unusable = self._checkpoints.newest_usable(abstract)
+        step, self._unusable = hosts.on_first(lambda: self._checkpoints.newest_usable(abstract))
         if step is None:
             self._refuse_to_begin_anew()
             for learner in self._learners:
@@ -96,17 +108,19 @@ class _Pretraining:
     def train(self) -> int:
         """Returns the number of steps done, fewer than all where a signal asked for a stop."""
         self._trace = StepTrace(self._run.profile, self._folder.profile, self._first_step)
-        self._telemetry = Telemetry(self._run, self._folder.path, resumed_step=self._first_step or None)
+        self._telemetry = hosts.first_else(
+            lambda: Telemetry(self._run, self._folder.path, resumed_step=self._first_step or None), SilentTelemetry
+        )
         try:
-            for later in [s for s in self._folder.evaluated_steps() if s > self._first_step]:
-                shutil.rmtree(self._folder.evaluation(later))
+            hosts.on_first(lambda: self._folder.forget_evaluations_after(self._first_step))
             return self._train()
         except Diverged as error:
             self._checkpoints.wait()
             raise Diverged(f"{error}; {_last_good_checkpoint(self._folder)}") from None
         finally:
             self._telemetry.close()
-            write_report(self._folder.path)
+            if hosts.is_first():
+                write_report(self._folder.path)
 
     def _train(self) -> int:
         self._set_aside_unusable()
@@ -116,12 +130,15 @@ class _Pretraining:
         self._evaluation = CheckpointEvaluation(self._run, self._store, sample, self._mesh)
         for learner in self._learners:
             learner.compile()
+        part, parts = part_of_process(self._mesh, self._run.training.batch_size)
         batches = train_batches(
             self._store,
             sequence_length=self._run.training.sequence_length,
             batch_size=self._run.training.batch_size,
             seed=self._run.seed,
             first_step=self._first_step,
+            part=part,
+            parts=parts,
         )
         self._saved_at = time.monotonic()
         with contextlib.closing(self._trace):
@@ -140,13 +157,15 @@ class _Pretraining:
         return step
 
     def stop_requested(self) -> bool:
-        return self._signals.requested
+        minutes = self._run.checkpoint.every_minutes
+        by_time = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        # Signals and clocks differ from process to process, and all have to do the same after the same step.
+        stop, self._due_by_time = self._vote.any(self._signals.requested, by_time)
+        return stop
 
     def checkpoint_is_due(self, step: int) -> bool:
         self._tell_committed(self._checkpoints.committed())
-        minutes = self._run.checkpoint.every_minutes
-        by_time = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
-        return by_time or self._is_evaluated(step)
+        return self._due_by_time or self._is_evaluated(step)
 
     def at_checkpoint(self, step: int) -> None:
         # Evaluated before it is saved: a run that is continued from a checkpoint has all rows up to it.
@@ -163,6 +182,7 @@ class _Pretraining:
             },
         )
         self._saved_at = time.monotonic()
+        self._vote.forget()
 
     def bad_update(self, model: config.ModelName, step: int, metrics: StepMetrics) -> None:
         self._bad_updates.left_out(model, step, metrics)
@@ -173,6 +193,10 @@ class _Pretraining:
     def _evaluate(self, step: int) -> None:
         models = {learner.name: (learner.state.params, learner.state.potentials) for learner in self._learners}
         measured = self._evaluation.measure(models)
+        if hosts.is_first():
+            self._tell_evaluation(step, measured)
+
+    def _tell_evaluation(self, step: int, measured: Sequence[Measurement]) -> None:
         focus = next((m for m in measured if m.model == "focus"), None)
         sample = self._evaluation.sample
         previous_LST = None if focus is None else previous_groups(self._folder, step, focus.reading, sample)

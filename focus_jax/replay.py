@@ -13,7 +13,7 @@ from focus_jax.data.batches import Batch, Place, places, train_batches
 from focus_jax.data.store import TokenStore
 from focus_jax.data.tokenizer import Tokenizer
 from focus_jax.errors import UserError
-from focus_jax.parallel.batches import placed
+from focus_jax.parallel.batches import part_of_process, placed
 from focus_jax.parallel.mesh import check_batch, make_mesh
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry.metrics import Row, read_rows
@@ -37,14 +37,16 @@ def replay(run: config.Config, folder: RunFolder, store: TokenStore, step: int) 
     check_batch(run.training, mesh)
     learners = [Learner(name, config.of_model(run, name), mesh) for name in run.models]
     first_step = _restore_before(step, folder, learners)
-    batches = train_batches(store, **_reading(run), first_step=first_step)
+    part, parts = part_of_process(mesh, run.training.batch_size)
+    batches = train_batches(store, **_reading(run), first_step=first_step, part=part, parts=parts)
     for learner in learners:
         learner.compile()
     for number in range(first_step + 1, step):
         _step(learners, number, next(batches))
-    batch = next(batches)
-    inspections = [learner.inspect(step, *placed(mesh, batch)) for learner in learners]
-    metrics = _step(learners, step, batch)
+    rows = next(batches)
+    inspections = [learner.inspect(step, *placed(mesh, rows)) for learner in learners]
+    metrics = _step(learners, step, rows)
+    batch = next(train_batches(store, **_reading(run), first_step=step - 1))
     recorded = [row for row in read_rows(folder.metrics) if row["step"] == step] if folder.metrics.exists() else []
     where = places(store, **_reading(run), number=step - 1)
     for learner, inspection, values in zip(learners, inspections, metrics, strict=True):

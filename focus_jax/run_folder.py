@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,10 @@ class RunFolder:
         """Steps with an evaluation, ascending."""
         if self.evaluations.is_dir():
             yield from sorted(int(p.name) for p in self.evaluations.iterdir() if p.name.isdigit())
+
+    def forget_evaluations_after(self, step: int) -> None:
+        for later in [s for s in self.evaluated_steps() if s > step]:
+            shutil.rmtree(self.evaluation(later))
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

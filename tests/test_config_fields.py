@@ -99,6 +99,7 @@ ELSEWHERE = {
     "mesh.data",
     "mesh.fsdp",
     "mesh.tensor",
+    "mesh.join_seconds",
     # tests/training/test_survival.py and test_guard.py
     "checkpoint.every_minutes",
     "guard.bad_update",

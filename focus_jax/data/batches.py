@@ -52,22 +52,22 @@ def train_batches(
     batch_size: int,
     seed: int,
     first_step: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    part: int = 0,
+    parts: int = 1,
 ) -> Iterator[Batch]:
     """Endless batches from `first_step` on. Batch n is a pure function of (seed, n), computed at no cost for any n.
 
-    Windows are drawn without replacement within an epoch, in an order that is computed, not stored. A process gets its
-    rows of the global batch, [process_index·B/P, (process_index + 1)·B/P), and reads no others. With a mixture, windows
-    come from the stores in exactly the proportions of their weights.
+    Windows are drawn without replacement within an epoch, in an order that is computed, not stored. Of `parts` equal
+    parts of every batch, this is number `part`: rows [part·B/parts, (part + 1)·B/parts); no others are read. With a
+    mixture, windows come from the stores in exactly the proportions of their weights.
 
-    Raises UserError where a store is shorter than one sequence, or the rows do not divide among the processes.
+    Raises UserError where a store is shorter than one sequence, or the rows do not divide into the parts.
     """
-    if batch_size % process_count:
-        raise UserError(f"training.batch_size: {batch_size} does not divide among {process_count} processes")
+    if batch_size % parts:
+        raise UserError(f"training.batch_size: {batch_size} does not divide into {parts} parts")
     windows = _in_order([training_windows(part, sequence_length) for part, _ in _parts(store)], store, seed)
-    # Part n·P + p of the batches of B/P rows is process p's share of batch n.
-    rows = windows.batch(batch_size // process_count)[process_index::process_count][first_step:]
+    # Batch n·P + p of B/P rows is part p of batch n.
+    rows = windows.batch(batch_size // parts)[part::parts][first_step:]
     return iter(rows.map(_split_window).to_iter_dataset(READ))
 
 

@@ -11,7 +11,7 @@ from focus_jax.telemetry.metrics import MetricsFile, Row, cut_back
 if TYPE_CHECKING:
     from focus_jax.telemetry.weights_and_biases import WeightsAndBiases
 
-__all__ = ["Telemetry"]
+__all__ = ["SilentTelemetry", "Telemetry"]
 
 BEFORE_THE_FIRST_STEP = -1
 
@@ -61,6 +61,20 @@ class Telemetry:
     def close(self) -> None:
         for sink in self._sinks:
             sink.close()
+
+
+class SilentTelemetry:
+    """That of a process whose rows another one writes."""
+
+    def write(self, row: Row) -> None: ...
+
+    def progress(self, step: int) -> None: ...
+
+    def checkpoint_done(self, step: int) -> None: ...
+
+    def checkpoint_saved(self, step: int, folder: Path) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def _weights_and_biases(config: Config, run_folder: Path) -> "WeightsAndBiases | None":

@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 
 from focus_jax import config
 from focus_jax.errors import DISK_FULL, CannotWrite, UserError
+from focus_jax.parallel.hosts import is_first, on_first
 from focus_jax.training import manifest
 from focus_jax.training.state import TrainState
 
@@ -78,7 +79,7 @@ class Checkpoints:
         while aside.exists():
             number += 1
             aside = self._folder / f"{step}.unusable.{number}"
-        (self._folder / str(step)).rename(aside)
+        on_first(lambda: (self._folder / str(step)).rename(aside))
         self._manager.reload()
         return aside
 
@@ -152,8 +153,10 @@ class Checkpoints:
         return sorted(self._manager.all_steps(read=True))
 
     def _complete(self, step: int, arrays: Mapping[str, str]) -> int:
+        # Every process writes its arrays, and Orbax's commit in the first one comes after all of them.
         self._manager.wait_until_finished()
-        manifest.write(self._folder / str(step), arrays)
+        if is_first():
+            manifest.write(self._folder / str(step), arrays)
         return step
 
 

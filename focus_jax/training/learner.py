@@ -108,7 +108,8 @@ class Learner:
             return Inspection(nats_BT, norms)
 
         with jax.set_mesh(self.mesh):
-            return jax.jit(look)(self.state, inputs_BT, targets_BT)
+            whole = NamedSharding(self.mesh, PartitionSpec())
+            return jax.jit(look, out_shardings=whole)(self.state, inputs_BT, targets_BT)
 
     def _initial_state(self) -> TrainState:
         return initial_state(self.run, self._optimizer)

@@ -6,8 +6,6 @@ import socket
 import threading
 from types import FrameType, TracebackType
 
-# sysexits.h EX_TEMPFAIL: not done, run the same command again to continue.
-CONTINUE_ME = 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -64,9 +64,7 @@ def test_resuming_is_setting_the_step(store, first_step):
 @pytest.mark.parametrize("process_count", [2, 4])
 def test_processes_read_their_rows_of_the_same_batch(store, process_count):
     whole = some(store, 3, first_step=5)
-    parts = [
-        some(store, 3, first_step=5, process_index=index, process_count=process_count) for index in range(process_count)
-    ]
+    parts = [some(store, 3, first_step=5, part=index, parts=process_count) for index in range(process_count)]
     joined = [tuple(np.concatenate([part[n][i] for part in parts]) for i in range(2)) for n in range(3)]
     assert same(joined, whole)
 
@@ -194,7 +192,7 @@ class TestMixture:
         opened = self.open(store, 3.0, (mixed[0], 1.0))
         whole = some(opened, 12)
         assert same(whole[9:], some(opened, 3, first_step=9))
-        halves = [some(opened, 12, process_index=index, process_count=2) for index in (0, 1)]
+        halves = [some(opened, 12, part=index, parts=2) for index in (0, 1)]
         assert same([tuple(map(np.concatenate, zip(*pair, strict=True))) for pair in zip(*halves, strict=True)], whole)
         assert not same(whole, some(opened, 12, seed=1))
 

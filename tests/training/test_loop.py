@@ -14,13 +14,12 @@ import pytest
 from focus_jax import pretraining
 from focus_jax.config import Config
 from focus_jax.data.batches import Batch, train_batches
-from focus_jax.errors import UserError
+from focus_jax.errors import CONTINUE_ME, UserError
 from focus_jax.run_folder import RunFolder
 from focus_jax.telemetry import Telemetry
 from focus_jax.training import loop
 from focus_jax.training.bad_updates import Diverged
 from focus_jax.training.learner import Learner
-from focus_jax.training.stop import CONTINUE_ME
 from tests.changes import changed
 from tests.training.runs import final_states, rows, start, stop_after
 

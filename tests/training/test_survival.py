@@ -17,12 +17,11 @@ import pytest
 
 import tests.conftest
 from focus_jax.config import Config, of_model
-from focus_jax.errors import CannotWrite, UserError
+from focus_jax.errors import CONTINUE_ME, CannotWrite, UserError
 from focus_jax.parallel.mesh import make_mesh
 from focus_jax.run_folder import RunFolder
 from focus_jax.training.checkpoints import Checkpoints, Unusable
 from focus_jax.training.learner import Learner
-from focus_jax.training.stop import CONTINUE_ME
 from tests import commands
 from tests.changes import changed
 from tests.training.runs import events, final_states, rows, start

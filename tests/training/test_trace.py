@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from jax.profiler import ProfileData
 
-from focus_jax.errors import UserError
+from focus_jax.errors import CONTINUE_ME, UserError
 from focus_jax.run_folder import RunFolder
-from focus_jax.training.stop import CONTINUE_ME
 from tests.changes import changed
 from tests.training.runs import start, stop_after
 

@@ -107,7 +107,8 @@ class _Pretraining:
 
     def train(self) -> int:
         """Returns the number of steps done, fewer than all where a signal asked for a stop."""
-        self._trace = StepTrace(self._run.profile, self._folder.profile, self._first_step)
+        profile = self._run.profile if hosts.is_first() else config.Profile()
+        self._trace = StepTrace(profile, self._folder.profile, self._first_step)
         self._telemetry = hosts.first_else(
             lambda: Telemetry(self._run, self._folder.path, resumed_step=self._first_step or None), SilentTelemetry
         )

@@ -1,0 +1,109 @@
+"""Trains one model on several meshes of up to eight fake CPU devices, and prints what came out as JSON.
+
+    python -m tests.parallel.eight_devices CONFIG.json STEPS 1,1,1 2,2,2 …
+
+Its own process: the number of CPU devices is fixed when JAX starts, and all other tests have one.
+"""
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+
+import jax
+import numpy as np
+
+from focus_jax.config import Config, Dense, Mesh
+from focus_jax.config_loading import read_json
+from focus_jax.model import as_trained
+from focus_jax.parallel.batches import batch_sharding, placed
+from focus_jax.parallel.mesh import make_mesh
+from focus_jax.training.learner import Learner
+from focus_jax.training.state import merge
+
+
+def main() -> None:
+    run, steps = read_json(Path(sys.argv[1])), int(sys.argv[2])
+    rng = np.random.default_rng(0)
+    shape = (steps, run.training.batch_size, run.training.sequence_length + 1)
+    tokens = rng.integers(0, run.model.vocab_size, shape, dtype=np.int32)
+    # Targets are missing unevenly, so that a mean over devices would not be the mean over tokens.
+    targets = tokens[:, :, 1:].copy()
+    targets[:, 0, 7:] = targets[:, -1, :3] = -1
+    first = None
+    outcomes = {}
+    for sizes in sys.argv[3:]:
+        values = _train(run, sizes, tokens[:, :, :-1], targets)
+        first = first or values
+        outcomes[sizes] = {
+            "losses": values["losses"],
+            "grad_norms": values["grad_norms"],
+            "gradients": _largest_difference(first["gradients"], values["gradients"]),
+            "potentials": _largest_difference(first["potentials"], values["potentials"]),
+            **_groups(first["log_affinities"], values["log_affinities"]),
+        }
+    print(json.dumps(outcomes))
+
+
+def _train(run: Config, sizes: str, inputs: np.ndarray, targets: np.ndarray) -> dict:
+    data, fsdp, tensor = map(int, sizes.split(","))
+    mesh = make_mesh(Mesh(data=data, fsdp=fsdp, tensor=tensor), jax.devices()[: math.prod((data, fsdp, tensor))])
+    name = "dense" if isinstance(run.attention, Dense) else "focus"
+    learner = Learner(name, run, mesh)
+    learner.initialise()
+    learner.compile()
+    log_affinities = _log_affinities(learner, inputs[0])
+    losses, grad_norms, gradients, potentials = [], [], None, None
+    for number in range(len(inputs)):
+        metrics = learner.dispatch(number + 1, *placed(mesh, (inputs[number], targets[number]))).metrics
+        losses.append(float(metrics.loss))
+        grad_norms.append(float(metrics.grad_norm))
+        if number == 0:
+            # After one step the first moments are the gradients, times 1 − beta1 and what they were clipped by.
+            (adam,) = (part for part in learner.state.opt_state if hasattr(part, "mu"))
+            gradients, potentials = jax.device_get((adam.mu, learner.state.potentials))
+    return {
+        "losses": losses,
+        "grad_norms": grad_norms,
+        "gradients": gradients,
+        "potentials": potentials,
+        "log_affinities": log_affinities,
+    }
+
+
+def _log_affinities(learner: Learner, inputs_BT: np.ndarray) -> list[np.ndarray]:
+    """Of the first batch, at the initial values, for every Focus layer."""
+    reading = as_trained(learner.run.attention, 0)
+
+    def look(state, inputs_BT):
+        model = merge(learner.graph, state.params, state.potentials)
+        return [layer.log_affinity_BTK for layer in model.features(inputs_BT, reading)[1]]
+
+    with jax.set_mesh(learner.mesh):
+        placed_BT = jax.device_put(inputs_BT, batch_sharding(learner.mesh))
+        return [np.asarray(a_BTK) for a_BTK in jax.jit(look)(learner.state, placed_BT)]
+
+
+def _largest_difference(one: object, other: object) -> float:
+    """Over all arrays, as a share of the array's largest value."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return max((float(np.max(np.abs(a - b)) / max(np.max(np.abs(a)), 1e-12)) for a, b in pairs), default=0.0)
+
+
+def _groups(one: list[np.ndarray], other: list[np.ndarray]) -> dict:
+    """Tokens whose order of groups differs: all, and those whose groups are not as good as equal."""
+    differ = clear = 0
+    for a_BTK, b_BTK in zip(one, other, strict=True):
+        ordered_BTK = np.sort(a_BTK, axis=-1)
+        margin_BT = np.min(np.diff(ordered_BTK, axis=-1), axis=-1)
+        differs_BT = np.any(np.argsort(-a_BTK, axis=-1) != np.argsort(-b_BTK, axis=-1), axis=-1)
+        differ += int(differs_BT.sum())
+        clear += int((differs_BT & (margin_BT >= 1e-5)).sum())
+    return {"groups_differ": differ, "groups_differ_clearly": clear}
+
+
+if __name__ == "__main__":
+    main()

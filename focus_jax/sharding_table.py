@@ -45,7 +45,7 @@ def sharding_table(run: config.Config, devices: int) -> str:
         )
         lines.setdefault(cells, []).append(layer)
     over = " · ".join(f"{name} {size}" for name, size in shape.items())
-    rows = [("parameter", "logical axes", "shape", "mesh axes", "on each device", "layers")]
+    rows: list[tuple[str, ...]] = [("parameter", "logical axes", "shape", "mesh axes", "on each device", "layers")]
     rows += [(*cells, _ranges(layers)) for cells, layers in lines.items()]
     total = (
         f"{devices} devices: {over}. {whole:,} parameters, {here:,} on each device, and their two moments in the same "

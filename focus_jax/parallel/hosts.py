@@ -39,10 +39,10 @@ def on_first[Result](act: Callable[[], Result]) -> Result:
     return outcome
 
 
-def first_else[Result](act: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
+def first_else[First, Other](act: Callable[[], First], otherwise: Callable[[], Other]) -> First | Other:
     """What `act` returns in process 0, and, once it has, what `otherwise` does in each of the others. A UserError of
     `act` is raised in all."""
-    mine: list[Result] = []
+    mine: list[First] = []
     on_first(lambda: mine.append(act()))
     return mine[0] if mine else otherwise()
 

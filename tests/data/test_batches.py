@@ -99,9 +99,9 @@ def test_lengths_can_be_checked_before_anything_starts(store):
         check_lengths(store, sequence_length=T, sequences=windows + 1)
 
 
-def test_rows_that_do_not_divide_among_processes(store):
-    with pytest.raises(UserError, match=r"training\.batch_size: 4 does not divide among 3 processes"):
-        some(store, 1, process_count=3)
+def test_rows_that_do_not_divide_into_parts(store):
+    with pytest.raises(UserError, match=r"training\.batch_size: 4 does not divide into 3 parts"):
+        some(store, 1, parts=3)
 
 
 class TestEvaluation:

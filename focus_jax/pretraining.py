@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from focus_jax import config
 from focus_jax.accounting.peaks import peak
@@ -21,6 +22,7 @@ from focus_jax.evaluation.checkpoint import (
 )
 from focus_jax.evaluation.evaluator import Measurement
 from focus_jax.evaluation.group_health import troubles
+from focus_jax.evaluation.readings import NamedReading
 from focus_jax.evaluation.report import write_report
 from focus_jax.model import attention_implementations
 from focus_jax.parallel import hosts
@@ -101,7 +103,7 @@ class _Pretraining:
                 learner.initialise()
         else:
             progress = restore(self._checkpoints, step, self._learners)
-            self._check_store(progress["store"])
+            self._folder.check_store(progress["store"], self._store.identity)
         self._first_step = step or 0
         return self._first_step
 
@@ -109,10 +111,13 @@ class _Pretraining:
         """Returns the number of steps done, fewer than all where a signal asked for a stop."""
         profile = self._run.profile if hosts.is_first() else config.Profile()
         self._trace = StepTrace(profile, self._folder.profile, self._first_step)
+        metrics_lost = bool(self._first_step) and not self._folder.metrics.exists()
         self._telemetry = hosts.first_else(
             lambda: Telemetry(self._run, self._folder.path, resumed_step=self._first_step or None), SilentTelemetry
         )
         try:
+            if metrics_lost:
+                self._event(self._first_step, "lost_metrics", f"{self._folder.metrics} was gone, with all rows before")
             hosts.on_first(lambda: self._folder.forget_evaluations_after(self._first_step))
             return self._train()
         except Diverged as error:
@@ -179,7 +184,7 @@ class _Pretraining:
             {learner.name: learner.state for learner in self._learners},
             {
                 "seconds": {learner.name: learner.seconds for learner in self._learners},
-                "store": self._store_identity(),
+                "store": self._store.identity,
             },
         )
         self._saved_at = time.monotonic()
@@ -200,13 +205,20 @@ class _Pretraining:
     def _tell_evaluation(self, step: int, measured: Sequence[Measurement]) -> None:
         focus = next((m for m in measured if m.model == "focus"), None)
         sample = self._evaluation.sample
-        previous_LST = None if focus is None else previous_groups(self._folder, step, focus.reading, sample)
+        previous_LST = None if focus is None else self._previous_groups(step, focus.reading)
         for row in self._evaluation.rows(measured, previous_LST):
             self._write(step, **row)
             if row["kind"] == "groups":
                 for trouble in troubles(row):
                     self._event(step, **trouble._asdict())
         store_measurements(self._folder, step, measured, sample)
+
+    def _previous_groups(self, step: int, reading: NamedReading) -> np.ndarray | None:
+        try:
+            return previous_groups(self._folder, step, reading, self._evaluation.sample)
+        except UserError as error:
+            self._event(step, "unusable_evaluation", f"{error}: which tokens changed group since is not known")
+            return None
 
     def _refuse_to_begin_anew(self) -> None:
         """Only a checkpoint that was never completed may be all there is: that of a run killed during its first."""
@@ -216,13 +228,6 @@ class _Pretraining:
                     f"{self._named(checkpoint)}, and there is no other to go on from; bring the file back, or start "
                     "another run with --run"
                 )
-
-    def _check_store(self, trained_on: dict[str, str]) -> None:
-        if trained_on != self._store_identity():
-            raise UserError(
-                f"data.store: {self._folder.path} was trained on another token store ({trained_on}); "
-                f"this one is {self._store_identity()}; bring the old one back, or start a new run"
-            )
 
     def _set_aside_unusable(self) -> None:
         """Makes room for the checkpoints that are to come, and says what the run could not go on from."""
@@ -260,9 +265,6 @@ class _Pretraining:
     def _write(self, step: int, *, kind: str, **fields: Any) -> None:
         tokens = step * self._run.training.batch_size * self._run.training.sequence_length
         self._telemetry.write({"kind": kind, "step": step, "tokens": tokens, **fields})
-
-    def _store_identity(self) -> dict[str, str]:
-        return {"corpus": self._store.corpus_hash, "tokenizer": self._store.tokenizer_hash}
 
     def _named(self, checkpoint: Unusable) -> str:
         return f"{self._folder.checkpoints / str(checkpoint.step)}: {checkpoint.problem}"

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from jax.sharding import Mesh
 from focus_jax import config
 from focus_jax.data.batches import evaluation_batches
 from focus_jax.data.store import TokenStore
+from focus_jax.evaluation import stored
 from focus_jax.evaluation.evaluator import Evaluator, Measurement
 from focus_jax.evaluation.measures import Sample
 from focus_jax.evaluation.readings import NamedReading, readings_of
@@ -80,26 +80,22 @@ def store_measurements(folder: RunFolder, step: int, measured: Iterable[Measurem
         if m.groups is not None:
             arrays["best_group_LST"] = m.groups.best_LST
         path = folder.token_losses(step, m.reading.logged(m.model).key)
-        _save_atomically(path, text_sha256=np.array(_text_hash(sample)), **arrays)
+        stored.save(path, text_sha256=np.array(_text_hash(sample)), **arrays)
 
 
 def previous_groups(folder: RunFolder, step: int, reading: NamedReading, sample: Sample) -> np.ndarray | None:
-    """Best groups (L, S, T) of Focus at the newest evaluation of the same text before `step`, None if there is none."""
+    """Best groups (L, S, T) of Focus at the newest evaluation of the same text before `step`, None if there is none.
+
+    Raises UserError where its file is damaged.
+    """
     for earlier in reversed([s for s in folder.evaluated_steps() if s < step]):
         path = folder.token_losses(earlier, reading.logged("focus").key)
         if path.exists():
-            with np.load(path) as stored:
-                if stored["text_sha256"] == _text_hash(sample):
-                    return stored["best_group_LST"]
+            arrays = stored.load(path)
+            if arrays["text_sha256"] == _text_hash(sample):
+                return arrays["best_group_LST"]
     return None
 
 
 def _text_hash(sample: Sample) -> str:
     return hashlib.sha256(sample.inputs_ST.tobytes() + sample.targets_ST.tobytes()).hexdigest()
-
-
-def _save_atomically(path: Path, **arrays: np.ndarray) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    partial.replace(path)

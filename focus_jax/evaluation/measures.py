@@ -54,6 +54,12 @@ def estimate(values_ST: np.ndarray, sample: Sample, where_T: np.ndarray | None =
     return Estimate(mean, stderr, (mean - half_width, mean + half_width))
 
 
+def perplexity(nats: float) -> float:
+    """exp(nats), infinite where that is more than a float can hold."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(nats))
+
+
 def within_window(tokens: int, window: int) -> np.ndarray:
     """Positions (T,) from which every earlier token is within the window."""
     return np.arange(tokens) <= window

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from focus_jax.evaluation.evaluator import Groups, Measurement
-from focus_jax.evaluation.measures import Sample, by_position, estimate, within_window
+from focus_jax.evaluation.measures import Sample, by_position, estimate, perplexity, within_window
 
 TOP_TOKENS = 8
 
@@ -19,7 +19,7 @@ def eval_row(measured: Measurement, sample: Sample, bytes_per_token: float, wind
         "model": measured.model,
         **measured.reading.labels(),
         "loss": loss.mean,
-        "ppl": math.exp(loss.mean),
+        "ppl": perplexity(loss.mean),
         "bits_per_byte": loss.mean / math.log(2) / bytes_per_token,
         "stderr": loss.stderr,
         "kept_fraction": measured.kept_fraction,

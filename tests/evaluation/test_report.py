@@ -66,6 +66,24 @@ def test_the_questions_are_answered_in_their_order(tmp_path):
     ]
 
 
+def test_losses_that_are_not_finite_are_said(tmp_path):
+    folder = write_run(synthetic_config(tmp_path / "run"))
+    path = RunFolder(folder).metrics
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["step"] > 300 and row["kind"] in ("train", "eval"):
+            row.update(loss=None, ppl=None, grad_norm=None, loss_by_position=[[0, None]])
+        if row["step"] > 300 and row["kind"] == "compare":
+            row.update(delta_nats=None, delta_ci95=[None, None])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = text_of(report_of(folder))
+    assert "these models have diverged" in text
+    assert "Read as trained (focus soft) after 2,457,600 tokens" in text
+    assert "focus soft 100 % not finite" in text
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if row["step"] > 300))
+    assert "these models have diverged" in text_of(report_of(folder))
+
+
 @pytest.mark.parametrize(
     ("interval", "statement"),
     [

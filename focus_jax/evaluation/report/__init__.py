@@ -10,8 +10,9 @@ from focus_jax.evaluation.report.record import RunRecord
 FILE_NAME = "report.html"
 
 
-def write_report(run_folder: Path) -> Path:
-    """Writes report.html of a run, finished or not, from its config.json and metrics.jsonl; returns its path.
+def write_report(run_folder: Path, path: Path | None = None) -> Path:
+    """Writes the report of a run, finished or not, from its config.json and metrics.jsonl, into its folder unless a
+    path is given; returns where.
 
     Raises UserError where the folder is not that of a run or has logged nothing yet.
     """
@@ -24,7 +25,7 @@ def write_report(run_folder: Path) -> Path:
         sections.what_went_wrong(run),
         sections.configuration(run),
     ]
-    return _write(run_folder / FILE_NAME, page.document(run.name, sections.subtitle(run), parts))
+    return _write(path or run_folder / FILE_NAME, page.document(run.name, sections.subtitle(run), parts))
 
 
 def write_comparison(run_folders: Sequence[Path], path: Path) -> Path:

@@ -1,6 +1,6 @@
 """Writes the report of one run into its folder, or a comparison of several.
 
-    python -m focus_jax.evaluation.report RUN
+    python -m focus_jax.evaluation.report RUN [--output RUN/report.html]
     python -m focus_jax.evaluation.report RUN RUN … [--output comparison.html]
 
 Several runs: Focus and dense models that differ in nothing but the attention are compared as twins, also where they
@@ -22,10 +22,12 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
-    parser.add_argument("--output", type=Path, default=Path("comparison.html"), help="file for a comparison of several")
+    parser.add_argument("--output", type=Path, help="file to write")
     options = parser.parse_args()
-    several = len(options.runs) > 1
-    print(write_comparison(options.runs, options.output) if several else write_report(options.runs[0]))
+    if len(options.runs) == 1:
+        print(write_report(options.runs[0], options.output))
+    else:
+        print(write_comparison(options.runs, options.output or Path("comparison.html")))
     return 0
 
 

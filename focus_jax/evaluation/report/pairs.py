@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from scipy import stats
 
 from focus_jax.config import Config, dense_twin
 from focus_jax.errors import UserError
+from focus_jax.evaluation import stored
 from focus_jax.evaluation.measures import Sample, estimate
 from focus_jax.evaluation.report.outcome import Outcome
 from focus_jax.evaluation.report.record import History, RunRecord
@@ -38,7 +39,7 @@ class Pair:
     def comparisons(self) -> dict[LoggedReading, History]:
         """As RunRecord.comparisons; of twins trained apart from the stored losses of their held-out tokens.
 
-        Raises UserError where those are of different text.
+        Raises UserError where those are of different text, or damaged.
         """
         if self.focus is self.dense:
             return self.focus.comparisons()
@@ -48,6 +49,7 @@ class Pair:
                 self._compare(reading, row, dense_reading, dense_row)
                 for dense_reading, dense_rows in dense.items()
                 for row, dense_row in _at_the_same_steps(rows, dense_rows)
+                if row["loss"] is not None and dense_row["loss"] is not None
             ]
             for reading, rows in self.focus.evaluations().items()
             if reading.model == "focus"
@@ -63,15 +65,15 @@ class Pair:
         )
         if not all(path.exists() for path in paths):
             return row | {"delta_nats": focus["loss"] - dense["loss"], "delta_ci95": None}
-        with np.load(paths[0]) as ours, np.load(paths[1]) as theirs:
-            if ours["text_sha256"] != theirs["text_sha256"]:
-                raise UserError(
-                    f"{self.focus.folder} and {self.dense.folder} were evaluated on different held-out text; "
-                    "train or evaluate both with the same evaluation.sequences and data"
-                )
-            targets_ST = np.where(ours["valid_ST"], 0, -1)
-            sample = Sample(targets_ST, targets_ST, ours["documents_ST"])
-            delta = estimate(ours["nats_ST"] - theirs["nats_ST"], sample)
+        ours, theirs = map(stored.load, paths)
+        if ours["text_sha256"] != theirs["text_sha256"]:
+            raise UserError(
+                f"{self.focus.folder} and {self.dense.folder} were evaluated on different held-out text; "
+                "train or evaluate both with the same evaluation.sequences and data"
+            )
+        targets_ST = np.where(ours["valid_ST"], 0, -1)
+        sample = Sample(targets_ST, targets_ST, ours["documents_ST"])
+        delta = estimate(ours["nats_ST"] - theirs["nats_ST"], sample)
         return row | {"delta_nats": delta.mean, "delta_ci95": delta.ci95}
 
 
@@ -114,9 +116,16 @@ def pairs_of(runs: Iterable[RunRecord]) -> list[Pair]:
 
 
 def experiments_of(pairs: Iterable[Pair]) -> list[Experiment]:
-    by_config = defaultdict(list)
+    """Raises UserError where two pairs have the same seed too: they are no further evidence."""
+    by_config: defaultdict[Hashable, list[Pair]] = defaultdict(list)
     for pair in pairs:
-        by_config[any_seed(pair.focus.config)].append(pair)
+        same = by_config[any_seed(pair.focus.config)]
+        for other in same:
+            if other.seed == pair.seed:
+                raise UserError(
+                    f"{other.name} and {pair.name} are the same models with the same seed {pair.seed}; name one of them"
+                )
+        same.append(pair)
     return [Experiment(sorted(group, key=lambda pair: pair.seed)) for group in by_config.values()]
 
 

@@ -48,7 +48,7 @@ def of_training(run: RunRecord) -> list[Plot]:
 
 
 def of_evaluation(run: RunRecord) -> list[Plot]:
-    evaluations = run.evaluations()
+    evaluations = _evaluations(run)
     if not evaluations:
         return []
     style = styles(evaluations)
@@ -66,10 +66,10 @@ def of_evaluation(run: RunRecord) -> list[Plot]:
 
 def by_position(run: RunRecord) -> list[Plot]:
     """Loss by position at the last checkpoint, and where in the sequence each reading gains and loses on dense."""
-    last = {reading: rows[-1] for reading, rows in run.evaluations().items() if rows[-1].get("loss_by_position")}
+    last = {reading: rows[-1] for reading, rows in _evaluations(run).items() if rows[-1].get("loss_by_position")}
     if not last:
         return []
-    style = styles(run.evaluations())
+    style = styles(last)
     length = run.config.training.sequence_length
     bins = {reading: _at_bin_centres(row["loss_by_position"], length) for reading, row in last.items()}
     lines = [Line(reading.name, style[reading], x, y, marker="o") for reading, (x, y) in bins.items()]
@@ -104,6 +104,12 @@ def of_groups(run: RunRecord) -> list[Plot]:
     ]
 
 
+def _evaluations(run: RunRecord) -> dict[LoggedReading, History]:
+    """As far as they are finite."""
+    finite = {reading: [row for row in rows if row["loss"] is not None] for reading, rows in run.evaluations().items()}
+    return {reading: rows for reading, rows in finite.items() if rows}
+
+
 def _differences(run: RunRecord) -> Plot:
     """With the interval of the reading as trained; those of all readings would lie on top of each other."""
     comparisons = run.comparisons()
@@ -124,7 +130,7 @@ def _bounds(rows: History) -> np.ndarray:
 
 
 def _perplexity_by_time(run: RunRecord) -> Plot:
-    evaluations = run.evaluations()
+    evaluations = _evaluations(run)
     style = styles(evaluations)
     seconds = {
         reading: run.seconds_at(reading.model, (row["step"] for row in rows)) for reading, rows in evaluations.items()

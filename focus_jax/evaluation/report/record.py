@@ -55,8 +55,9 @@ class RunRecord:
         return _histories(self.of_kind("eval"), LoggedReading.of)
 
     def comparisons(self) -> dict[LoggedReading, History]:
-        """By reading of Focus; the reading as trained comes first."""
-        return _histories(self.of_kind("compare"), LoggedReading.of)
+        """By reading of Focus; the reading as trained comes first. Only where both losses were finite."""
+        finite = (row for row in self.of_kind("compare") if row["delta_nats"] is not None)
+        return _histories(finite, LoggedReading.of)
 
     def groups(self) -> dict[int, History]:
         """By layer."""

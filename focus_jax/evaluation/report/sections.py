@@ -5,11 +5,11 @@ import statistics
 
 from focus_jax import config_loading
 from focus_jax.config import Focus
+from focus_jax.evaluation.measures import perplexity
 from focus_jax.evaluation.report import page, plots
 from focus_jax.evaluation.report.outcome import Outcome
-from focus_jax.evaluation.report.record import RunRecord
+from focus_jax.evaluation.report.record import History, RunRecord
 from focus_jax.telemetry.metrics import Row
-from focus_jax.telemetry.readings import LoggedReading
 from focus_jax.telemetry.table import interval, number, percent, signed
 
 SEVERAL_RUNS = "`python -m focus_jax.evaluation.report RUN RUN …`"
@@ -21,6 +21,11 @@ EVENTS_SHOWN = 50
 NOT_CAUSAL = (
     "NOT CAUSAL: the routing of this model reads later tokens (balance=“sinkhorn”), so its figures are not those of a "
     "language model and cannot be compared with them."
+)
+
+NOT_FINITE = (
+    "At the last checkpoint some losses are not finite: these models have diverged. A verdict below is of an earlier "
+    "checkpoint."
 )
 
 
@@ -48,14 +53,15 @@ def who_is_ahead(run: RunRecord) -> str:
     parts = [_unfinished(run)] if not run.finished else []
     if any(not reading.causal for reading in evaluations):
         parts.append(page.warning(NOT_CAUSAL))
+    if any(history[-1]["loss"] is None for history in evaluations.values()):
+        parts.append(page.warning(NOT_FINITE))
     if comparisons:
         parts.append(_verdict(run))
-    else:
-        models = " and ".join(sorted({reading.model for reading in evaluations}))
+    elif len(run.config.models) == 1:
         parts.append(
             page.verdict(
                 "nobody",
-                f"Only {models} was trained in this run, so there is nothing to compare it with here.",
+                f"Only {run.config.models[0]} was trained in this run, so there is nothing to compare it with here.",
                 f"Beside its twin: {SEVERAL_RUNS}",
             )
         )
@@ -151,7 +157,7 @@ def duration(seconds: float) -> str:
 
 def relation(delta_nats: float) -> str:
     """A difference in nats as one in perplexity: "3.8 % lower"."""
-    change = math.expm1(delta_nats)
+    change = perplexity(delta_nats) - 1
     return f"{abs(100 * change):.1f} % {'lower' if change < 0 else 'higher'}"
 
 
@@ -162,10 +168,11 @@ def _unfinished(run: RunRecord) -> str:
 def _verdict(run: RunRecord) -> str:
     reading, history = next(iter(run.comparisons().items()))
     compared = history[-1]
-    evaluated = _at(run, reading, compared["step"])
+    evaluated = _at(run.evaluations()[reading], compared["step"])
+    assert evaluated is not None
     outcome = Outcome.of(compared)
-    dense_ppl = math.exp(evaluated["loss"] - compared["delta_nats"])
-    figures = f"perplexity {evaluated['ppl']:,.2f} against {dense_ppl:,.2f} ({relation(compared['delta_nats'])})"
+    ours, theirs = (perplexity(evaluated["loss"] - delta) for delta in (0, compared["delta_nats"]))
+    figures = f"perplexity {ours:,.2f} against {theirs:,.2f} ({relation(compared['delta_nats'])})"
     size = f"{abs(compared['delta_nats']):.4f} nats per token"
     statement = {
         "focus": f"Focus is ahead of its dense twin by {size}: {figures}.",
@@ -197,7 +204,7 @@ def _evaluation_table(run: RunRecord) -> str:
     rows = []
     for reading, history in run.evaluations().items():
         row = history[-1]
-        compared = comparisons.get(reading, [None])[-1]
+        compared = _at(comparisons.get(reading, []), row["step"])
         rows.append(
             (
                 reading.name,
@@ -206,7 +213,7 @@ def _evaluation_table(run: RunRecord) -> str:
                 interval(compared["delta_ci95"]) if compared else "",
                 Outcome.of(compared).ahead if compared else "",
                 percent(row.get("kept_fraction")),
-                f"{row['loss']:.3f}" + (f" ± {row['stderr']:.3f}" if row.get("stderr") is not None else ""),
+                _loss(row),
                 number(row.get("bits_per_byte"), 3),
             )
         )
@@ -223,7 +230,8 @@ def _window_table(run: RunRecord) -> str:
     comparisons = run.comparisons()
     rows = []
     for reading, history in run.evaluations().items():
-        row, compared = history[-1], comparisons.get(reading, [{}])[-1]
+        row = history[-1]
+        compared = _at(comparisons.get(reading, []), row["step"]) or {}
         cells = (
             number(row.get("loss_within_window"), 3),
             _signed(compared.get("delta_within_window")),
@@ -292,5 +300,11 @@ def _top_tokens(run: RunRecord) -> str:
     return page.table(["", "most frequent tokens"], cells, caption=f"At step {step:,}", css="text") if cells else ""
 
 
-def _at(run: RunRecord, reading: LoggedReading, step: int) -> Row:
-    return next(row for row in run.evaluations()[reading] if row["step"] == step)
+def _at(history: History, step: int) -> Row | None:
+    return next((row for row in history if row["step"] == step), None)
+
+
+def _loss(row: Row) -> str:
+    if row["loss"] is None:
+        return "not finite"
+    return f"{row['loss']:.3f}" + (f" ± {row['stderr']:.3f}" if row.get("stderr") is not None else "")

@@ -97,7 +97,7 @@ def _experiment(experiment: Experiment, name: str) -> str:
             signed(outcome.delta_nats),
             interval(outcome.interval),
             outcome.ahead,
-            percent(_kept_fraction(experiment, reading)),
+            percent(_kept_fraction(experiment, reading, compared[0]["step"])),
             *(signed(row["delta_nats"]) for row in compared),
         )
         for reading, compared in last.items()
@@ -150,9 +150,10 @@ def _outcome(compared: Sequence[Row]) -> Outcome:
     return over_seeds([row["delta_nats"] for row in compared])
 
 
-def _kept_fraction(experiment: Experiment, reading: LoggedReading) -> float | None:
+def _kept_fraction(experiment: Experiment, reading: LoggedReading, step: int) -> float | None:
     """Mean over the pairs."""
-    shares = [pair.focus.evaluations()[reading][-1].get("kept_fraction") for pair in experiment.pairs]
+    histories = [pair.focus.evaluations()[reading] for pair in experiment.pairs]
+    shares = [row.get("kept_fraction") for history in histories for row in history if row["step"] == step]
     known = [share for share in shares if share is not None]
     return statistics.fmean(known) if known else None
 

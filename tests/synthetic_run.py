@@ -81,6 +81,7 @@ def _train_rows(config: Config, step: int, progress: float, random) -> Iterator[
             step,
             model=model,
             loss=_loss(model, progress) + noise,
+            **({"router_loss": 12 + 4 * math.exp(-9 * progress)} if model == "focus" else {}),
             grad_norm=0.4 + 2 * math.exp(-20 * progress),
             lr=1e-3 * min(1.0, step / 50),
             seconds=step * config.training.batch_size * config.training.sequence_length / speed,

@@ -25,7 +25,7 @@ _LAYERS = r"groups/layer_\d+/"
 
 def workspace(entity: str, project: str, top_ks: Sequence[int]) -> ws.Workspace:
     """Runs of one model or of both, at any size; hard readings with and without the log gate for each top_k."""
-    focus = [SOFT, *_hard(top_ks)]
+    focus = [*_hard(top_ks), SOFT]
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -71,6 +71,7 @@ def _training() -> Iterator[wr.LinePlot]:
     }
     for figure, title in titles.items():
         yield _plot(title, [keys.train(model, figure) for model in ("dense", "focus")])
+    yield _plot("What the routers learn from: loss of probe rows, nats", [keys.train("focus", "router_loss")])
 
 
 def _windows(focus: Sequence[LoggedReading]) -> Iterator[wr.LinePlot]:
@@ -118,10 +119,10 @@ def main() -> int:
 
 
 def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--top-k {text}: numbers with commas between them are needed, such as 1,2") from None
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise UserError(f"--top-k {text}: numbers with commas between them are needed, such as 1,2")
+    return [int(part) for part in parts]
 
 
 if __name__ == "__main__":

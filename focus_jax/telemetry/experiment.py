@@ -32,7 +32,7 @@ def tags(config: Config) -> list[str]:
     words = [*config.models, f"{config.model.layers} layers of {config.model.width}"]
     if isinstance(config.attention, Focus):
         focus = config.attention
-        words += [f"K={focus.groups}", f"top_k={focus.top_k}", f"window={focus.window}"]
+        words += [f"trained {focus.training}", f"K={focus.groups}", f"top_k={focus.top_k}", f"window={focus.window}"]
     return words
 
 

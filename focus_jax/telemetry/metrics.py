@@ -3,10 +3,12 @@
 Every row has `kind`, `step` (optimizer steps done) and `tokens` (training tokens seen by each model). The other fields
 of each kind:
 
-`train`    model, loss, grad_norm, lr, skipped (updates left out so far), seconds (of this model's steps so far,
-           evaluation excluded), tokens_per_second, data_seconds (that the loop waited for each batch, mean since the
-           row before), mfu (model FLOP utilisation: what the dense twin would compute for these tokens, as a share of
-           the peak that the start event states), mfu_executed (the same of what is computed); one row per model.
+`train`    model, loss, router_loss (nats of a probe row, summed over layers; where routers learn from probes),
+           grad_norm (of everything but the routers), lr, skipped (updates left out so far), seconds (of this model's
+           steps so far, evaluation excluded), tokens_per_second, data_seconds (that the loop waited for each batch,
+           mean since the row before), mfu (model FLOP utilisation: what the dense twin would compute for these tokens,
+           as a share of the peak that the start event states), mfu_executed (the same of what is computed); one row per
+           model.
 `eval`     model, routing ("none" | "soft" | "hard"), top_k, gate, causal, loss (nats per token), ppl, bits_per_byte,
            stderr, kept_fraction (pairs executed / dense pairs), loss_within_window, loss_beyond_window,
            loss_by_position ([first position, loss] bins), sequences, valid_tokens; one row per model and reading.
@@ -16,8 +18,9 @@ of each kind:
            switch_rate (null at the first checkpoint); one row per Focus layer.
 `tokens`   layer, group, top (list of [token, share] pairs).
 `event`    what happened to the run itself: name, message and fields of its own. Names: started, resumed,
-           unusable_checkpoint; not_finite, loss_spike (model, loss, grad_norm, deviations, skipped, and sequences:
-           store and window of each sequence of the batch); starved_group, dominant_group (layer, shares).
+           unusable_checkpoint, unusable_evaluation, lost_metrics; not_finite, loss_spike (model, loss, grad_norm,
+           deviations, skipped, and sequences: store and window of each sequence of the batch); starved_group,
+           dominant_group (layer, shares).
 """
 
 import json
@@ -29,6 +32,16 @@ from typing import Any
 from focus_jax.errors import UserError
 
 Row = dict[str, Any]
+
+_FIELDS = {
+    "train": {"model", "loss", "grad_norm", "lr", "seconds", "tokens_per_second"},
+    "eval": {"model", "routing", "loss", "ppl"},
+    "compare": {"routing", "delta_nats", "delta_ci95"},
+    "groups": {"layer", "load", "dominance", "entropy"},
+    "tokens": {"layer", "group", "top"},
+    "event": {"name", "message"},
+}
+"""Without which a row cannot be used."""
 
 
 class MetricsFile:
@@ -100,7 +113,14 @@ def _parsed(line: bytes) -> Row | None:
         row = json.loads(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and {"kind", "step", "tokens"} <= row.keys() else None
+    return row if _is_row(row) else None
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or row["kind"] not in _FIELDS:
+        return False
+    counted = all(isinstance(row.get(count), int | float) for count in ("step", "tokens"))
+    return counted and _FIELDS[row["kind"]] <= row.keys()
 
 
 def _finite(value: Any) -> Any:

@@ -5,14 +5,17 @@ a run that is continued sends what W&B lacks and nothing twice: online, W&B says
 complete log takes the place of the one before.
 """
 
+import contextlib
 import functools
 import json
+import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate
 
+import pydantic
 import wandb
 
 from focus_jax import config_loading
@@ -51,7 +54,8 @@ def _while_alive[**P](method: Callable[Concatenate["WeightsAndBiases", P], None]
 class WeightsAndBiases:
     """Sends rows, beginning with those that metrics.jsonl already has and W&B lacks. Never asks for anything.
 
-    Raises UserError where `online` is wanted and no key is found. Where W&B cannot be reached, or refuses
+    Raises UserError where `online` is wanted and no key is found, and where W&B's own id of the run, or one of its
+    settings in the environment, is none. Where W&B cannot be reached, or refuses
     the run, the run goes on offline and says so.
     """
 
@@ -115,16 +119,31 @@ class WeightsAndBiases:
 def require_key(what: str) -> None:
     """Finds the key without asking for it; UserError where `what` needs one that is missing or malformed."""
     try:
-        found = wandb.login(prompt=False, verify=False)
+        with _settings_checked():
+            found = wandb.login(prompt=False, verify=False)
     except wandb.errors.AuthenticationError as error:
         raise UserError(f"{what} needs a valid W&B key: {error}") from None
     if not found:
         raise UserError(f"{what} needs a W&B key: set WANDB_API_KEY or run `wandb login`")
 
 
+@contextlib.contextmanager
+def _settings_checked() -> Iterator[None]:
+    """W&B also reads the environment."""
+    try:
+        yield
+    except wandb.errors.UsageError as error:
+        raise UserError(f"telemetry.wandb: {error}") from None
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]
+        name = "_".join(["WANDB", *map(str, problem["loc"])]).upper()
+        raise UserError(f"{name}: {problem['msg']} (it is {problem['input']!r})") from None
+
+
 def _start(config: Config, run_folder: Path) -> Any:
     try:
-        run = _init(config, run_folder, config.telemetry.wandb)
+        with _settings_checked():
+            run = _init(config, run_folder, config.telemetry.wandb)
     except wandb.errors.CommError as error:
         print(f"W&B: it cannot be reached ({error}); this run goes on offline")
         # The failed run keeps its id taken until W&B's own process ends.
@@ -160,7 +179,10 @@ def _run_id(run_folder: Path) -> str:
     path = run_folder / ID_FILE_NAME
     if not path.exists():
         path.write_text(uuid.uuid4().hex[:16])
-    return path.read_text()
+    run_id = path.read_text(errors="replace")
+    if not re.fullmatch(r"[\w-]{1,64}", run_id, re.ASCII):
+        raise UserError(f"{path}: no id of a W&B run; bring the old one back, or remove it to begin another there")
+    return run_id
 
 
 def _log_folder(run: Any) -> Path:

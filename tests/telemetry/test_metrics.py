@@ -5,14 +5,17 @@ import pytest
 from focus_jax.errors import UserError
 from focus_jax.telemetry.metrics import MetricsFile, cut_back, read_rows
 
+TRAIN = {"kind": "train", "model": "dense", "loss": 1, "grad_norm": 1, "lr": 1, "seconds": 1, "tokens_per_second": 1}
+
 
 def line(step, **fields):
-    return json.dumps({"kind": "train", "step": step, "tokens": 512 * step, **fields}).encode() + b"\n"
+    return json.dumps({**TRAIN, "step": step, "tokens": 512 * step, **fields}).encode() + b"\n"
 
 
 def test_rows_are_on_disk_as_soon_as_they_are_written_and_come_back_equal(tmp_path):
     path = tmp_path / "metrics.jsonl"
     row = {"kind": "compare", "step": 3, "tokens": 96, "delta_ci95": [-0.1, 0.2], "gate": None, "message": "Größe ×2"}
+    row |= {"routing": "soft", "delta_nats": 0.05}
     metrics = MetricsFile(path)
     metrics.write(row)
     assert read_rows(path) == [row]
@@ -22,7 +25,7 @@ def test_rows_are_on_disk_as_soon_as_they_are_written_and_come_back_equal(tmp_pa
 def test_figures_that_are_not_finite_become_null_so_that_every_reader_can_read_the_file(tmp_path):
     path = tmp_path / "metrics.jsonl"
     metrics = MetricsFile(path)
-    metrics.write({"kind": "train", "step": 1, "tokens": 1, "loss": float("nan"), "load": [0.5, float("inf")]})
+    metrics.write({**TRAIN, "step": 1, "tokens": 1, "loss": float("nan"), "load": [0.5, float("inf")]})
     metrics.close()
     (row,) = read_rows(path)
     assert row["loss"] is None
@@ -32,7 +35,7 @@ def test_figures_that_are_not_finite_become_null_so_that_every_reader_can_read_t
 @pytest.mark.parametrize("torn", [b"", b'{"kind": "train", "st', b'{"kind": "train"}', b"\0\0\0\0"])
 def test_cutting_back_drops_later_rows_and_a_torn_last_line_and_keeps_other_bytes(tmp_path, torn):
     path = tmp_path / "metrics.jsonl"
-    unusual = b'{"step":2,  "tokens": 1.0e3, "kind":"eval", "note": "\xc3\xa9"}\n'
+    unusual = b'{"step":2,  "tokens": 1.0e3, "kind":"event", "name": "", "message": "\xc3\xa9"}\n'
     path.write_bytes(line(1) + unusual + line(3) + line(2, late=True) + torn)
     cut_back(path, step=2)
     assert path.read_bytes() == line(1) + unusual + line(2, late=True)

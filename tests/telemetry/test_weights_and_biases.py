@@ -74,7 +74,7 @@ def test_an_offline_run_carries_its_config_tags_group_and_axis(config):
     drive(with_wandb(config, "offline"), 0, 20)
     records = list(offline_run.records(Path(config.run)))
     (run,) = [record.run for record in records if record.HasField("run")]
-    assert set(run.tags) == {"focus", "dense", "4 layers of 192", "K=8", "top_k=2", "window=64"}
+    assert set(run.tags) == {"focus", "dense", "4 layers of 192", "trained hard", "K=8", "top_k=2", "window=64"}
     assert {item.key for item in run.config.update} >= {"model", "attention", "training", "seed"}
     axes = {record.metric.glob_name: record.metric.step_metric for record in records if record.metric.glob_name}
     assert axes == dict.fromkeys(("train/*", "eval/*", "compare/*", "groups/*"), "tokens")
@@ -176,6 +176,13 @@ def test_online_without_a_valid_key_is_refused_without_asking(config, monkeypatc
         monkeypatch.setenv("WANDB_API_KEY", key)
     with pytest.raises(UserError, match=rf"telemetry\.wandb: .*{message}"):
         drive(with_wandb(config, "online"), 0, 10)
+
+
+@pytest.mark.parametrize(("name", "value"), [("WANDB_MODE", "sometimes"), ("WANDB_BASE_URL", "nowhere")])
+def test_a_setting_of_the_environment_that_is_none_is_named(config, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=rf"^{name}: Input should be .*\(it is '{value}'\)"):
+        drive(with_wandb(config, "offline"), 0, 10)
 
 
 def test_checkpoints_become_artifacts_only_where_that_is_wanted(config, tmp_path):

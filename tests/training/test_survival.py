@@ -193,6 +193,17 @@ def test_a_checkpoint_of_another_model_is_not_gone_on_from(finished, capsys):
     assert re.search(said, capsys.readouterr().out)
 
 
+def test_lost_metrics_and_a_damaged_evaluation_are_said_and_training_goes_on(finished):
+    shutil.rmtree(folder_of(finished).checkpoints / "12")
+    folder_of(finished).metrics.unlink()
+    DAMAGE["truncated"](folder_of(finished).evaluation(8) / "focus_soft.npz")
+    assert start(finished) == 0
+    said = {row["name"]: row["message"] for row in events(finished)}
+    assert said["lost_metrics"] == "run/metrics.jsonl was gone, with all rows before"
+    assert said["unusable_evaluation"].startswith("run/evaluations/8/focus_soft.npz: damaged")
+    assert {row["switch_rate"] for row in rows(finished) if row["kind"] == "groups"} == {None}
+
+
 def test_a_damaged_config_of_a_run_is_named(finished):
     folder_of(finished).config.write_text(folder_of(finished).config.read_text()[:-40])
     with pytest.raises(UserError, match=r"config\.json: file: .*bring it back to continue that run, or start another"):
@@ -215,12 +226,21 @@ def lines_of(run: Config) -> int:
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     while process.poll() is None and not condition():
-        time.sleep(0.001)
+        time.sleep(0.002)
+
+
+def wait_for_rows(run: Config, more: int, process: subprocess.Popen[str]) -> None:
+    """Until this process has written some."""
+    before = lines_of(run)
+    wait_until(lambda: lines_of(run) != before, process)
+    enough = lines_of(run) + more
+    wait_until(lambda: lines_of(run) > enough, process)
 
 
 @pytest.mark.slow
 def test_a_run_killed_twenty_times_equals_an_uninterrupted_one(run, text, tmp_path, capsys):
-    run = changed(run, training={"steps": 2000}, telemetry={"log_every": 1}, checkpoint={"every": 200})
+    """Four kills while the process starts, eight while it trains, eight when it has begun a save."""
+    run = changed(run, training={"steps": 1500}, telemetry={"log_every": 1}, checkpoint={"every": 250})
     whole, killed = (named(run, name) for name in ("whole", "killed"))
     killed = changed(killed, checkpoint={"every_minutes": 0.2 / 60})
     files = {}
@@ -234,17 +254,17 @@ def test_a_run_killed_twenty_times_equals_an_uninterrupted_one(run, text, tmp_pa
     process = begin(whole)
     assert process.wait(300) == 0, process.communicate()[1]
     rng = random.Random(0)
-    remains = 0
+    remains, start_takes = 0, 0.0
     for kill in range(20):
+        begun_at = time.monotonic()
         process = begin(killed)
-        seen = lines_of(killed)
-        if kill % 5 == 0:
-            time.sleep(rng.uniform(0, 4))
+        if kill % 5 == 4:
+            time.sleep(rng.uniform(0, start_takes))
         else:
-            wait_until(lambda seen=seen: lines_of(killed) != seen, process)
-            more = lines_of(killed) + rng.randint(1, 50)
-            wait_until(lambda more=more: lines_of(killed) > more, process)
-        if kill % 5 > 2:
+            wait_for_rows(killed, 0, process)
+            start_takes = time.monotonic() - begun_at
+            wait_for_rows(killed, rng.randint(1, 50), process)
+        if kill % 5 in (2, 3):
             wait_until(lambda: is_saving(killed), process)
             time.sleep(rng.uniform(0, 0.05))
         process.kill()

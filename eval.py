@@ -11,7 +11,7 @@ from pathlib import Path
 
 from focus_jax.config import Config, Mesh
 from focus_jax.config_loading import check
-from focus_jax.errors import exit_code
+from focus_jax.errors import exit_code, require_device
 from focus_jax.run_folder import RunFolder
 
 
@@ -20,6 +20,7 @@ def main() -> int:
     run = _with_options(RunFolder(options.run).read_config(), options)
 
     # From here on it takes seconds: JAX starts.
+    require_device()
     from focus_jax.evaluation import command
 
     if options.causality:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from focus_jax.config import Config
 from focus_jax.config_loading import load, to_json
-from focus_jax.errors import exit_code
+from focus_jax.errors import exit_code, require_device
 from focus_jax.parallel.joining import join, leave
 from focus_jax.run_folder import RunFolder
 
@@ -33,6 +33,7 @@ def main() -> int:
     print(to_json(run))
 
     # From here on it takes seconds: text is tokenized, JAX starts.
+    require_device()
     from focus_jax.data.store import open_store
     from focus_jax.data.windows import check_lengths
     from focus_jax.parallel.hosts import first_else

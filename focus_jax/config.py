@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveInt = Annotated[int, Field(ge=1, lt=2**31)]
+NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 OpenFraction = Annotated[float, Field(gt=0, lt=1)]
@@ -194,7 +194,7 @@ class Data(Section):
     eos_token: str = ""
     """Token that ends a document; empty finds it (tokenizer_config.json beside the tokenizer.json, then the usual
     names); tokenizer=PATH only."""
-    store: str
+    store: Annotated[str, Field(min_length=1)]
     """Folder of the token store: built once, then reused; refused where it was made from something else."""
     mixture: tuple[tuple[str, PositiveFloat], ...] = ()
     """Further token stores to train on, each a folder and its weight; held-out text is that of `store` alone."""
@@ -310,7 +310,7 @@ class Telemetry(Section):
     wandb: Literal["off", "offline", "online"] = "off"
     """Mirror metrics.jsonl at Weights & Biases: in files to upload later with `wandb sync`, or as the run goes (needs
     WANDB_API_KEY or `wandb login`)."""
-    wandb_project: Annotated[str, Field(min_length=1, max_length=128)] = "focus-jax"
+    wandb_project: Annotated[str, Field(max_length=128, pattern=r"^[^/\\#?%:]+$")] = "focus-jax"
     """Project that the run appears in."""
     wandb_entity: str = ""
     """User or team that the project belongs to; empty is the account's own."""
@@ -355,7 +355,7 @@ class Profile(Section):
 class Config(Section):
     """One run: a Focus model, its dense twin, or both on the same batches."""
 
-    run: str
+    run: Annotated[str, Field(min_length=1)]
     """Folder of the run; an existing run is continued."""
     seed: NonNegativeInt = 0
     """Initial values, data order and evaluation sample follow from it."""

@@ -194,6 +194,8 @@ def _focus_contradictions(config: Config, focus: Focus) -> Iterator[tuple[str, s
             '"sinkhorn" sees the future, so its perplexity is not a language model\'s; use "carried", or set '
             "evaluation.allow_noncausal to report it labelled as such",
         )
+    if len(set(config.evaluation.top_k)) < len(config.evaluation.top_k):
+        yield "evaluation.top_k", "lists a number twice"
     for top_k in config.evaluation.top_k:
         if top_k > focus.groups:
             yield "evaluation.top_k", f"{top_k} is more than the {focus.groups} groups"

@@ -36,7 +36,7 @@ def replay(run: config.Config, folder: RunFolder, store: TokenStore, step: int) 
     mesh = make_mesh(run.mesh)
     check_batch(run.training, mesh)
     learners = [Learner(name, config.of_model(run, name), mesh) for name in run.models]
-    first_step = _restore_before(step, folder, learners)
+    first_step = _restore_before(step, folder, learners, store)
     part, parts = part_of_process(mesh, run.training.batch_size)
     batches = train_batches(store, **_reading(run), first_step=first_step, part=part, parts=parts)
     for learner in learners:
@@ -53,7 +53,7 @@ def replay(run: config.Config, folder: RunFolder, store: TokenStore, step: int) 
         print("\n".join(_findings(learner.name, inspection, values, recorded, batch, where, store.tokenizer())))
 
 
-def _restore_before(step: int, folder: RunFolder, learners: Sequence[Learner]) -> int:
+def _restore_before(step: int, folder: RunFolder, learners: Sequence[Learner], store: TokenStore) -> int:
     """Returns the number of steps done."""
     earlier = None
     if folder.is_begun():
@@ -63,7 +63,7 @@ def _restore_before(step: int, folder: RunFolder, learners: Sequence[Learner]) -
         for checkpoint in unusable:
             print(f"{folder.checkpoints / str(checkpoint.step)}: {checkpoint.problem}; an earlier one is used")
         if earlier is not None:
-            restore(checkpoints, earlier, learners)
+            folder.check_store(restore(checkpoints, earlier, learners)["store"], store.identity)
         checkpoints.close()
     if earlier is None:
         for learner in learners:

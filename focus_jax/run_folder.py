@@ -92,10 +92,19 @@ class RunFolder:
                     "keep it to continue that run, or start another one with --run"
                 )
 
+    def check_store(self, trained_on: dict[str, str], identity: dict[str, str]) -> None:
+        """Raises UserError where the run was trained on another token store (TokenStore.identity)."""
+        if trained_on != identity:
+            then, now = (", ".join(f"{k} {v[:12]}" for k, v in store.items()) for store in (trained_on, identity))
+            raise UserError(
+                f"data.store: {self.path} was trained on another token store ({then}) than this one ({now}); bring the "
+                "old one back, or start a new run"
+            )
+
     def write_config(self, run: Config) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         partial = self.config.with_suffix(".partial")
-        partial.write_text(config_loading.to_json(run))
+        partial.write_text(config_loading.to_json(run), encoding="utf-8")
         partial.replace(self.config)
 
     def read_config(self) -> Config:

@@ -22,10 +22,17 @@ from focus_jax.data import prepare
 from focus_jax.errors import exit_code
 from focus_jax.evaluation.report import __main__ as report
 from focus_jax.run_folder import RunFolder
+from focus_jax.telemetry import dashboard
 from tests.changes import changed
 from tests.commands import write_config_file
 
-COMMANDS = {"train": train_command.main, "eval": eval_command.main, "prepare": prepare.main, "report": report.main}
+COMMANDS = {
+    "train": train_command.main,
+    "eval": eval_command.main,
+    "prepare": prepare.main,
+    "report": report.main,
+    "dashboard": dashboard.main,
+}
 TRAIN = "train --config experiment.py"
 NOBODY = 65534
 
@@ -178,6 +185,11 @@ VALUES = [
         ("--data.validation-fraction 1.5", "data.validation_fraction: Input should be less than 1"),
         ("--models focus focus", "models: list one or two different models"),
         ("--seed -1", "seed: Input should be greater than or equal to 0"),
+        ("--seed 99999999999999999999", "seed: Input should be less than 2147483648"),
+        ("--run ''", "run: String should have at least 1 character"),
+        ("--data.store ''", "data.store: String should have at least 1 character"),
+        ("--evaluation.top-k 1 1", "evaluation.top_k: lists a number twice"),
+        ("--telemetry.wandb-project a/b", "telemetry.wandb_project: String should match pattern"),
         ("--attention.topk 2", "--attention.top-k"),
         ("--replay x", "argument --replay: invalid int value: 'x'"),
         ("--replay 5", "--replay: there is no step 5; the run has steps 1 to 4"),
@@ -199,7 +211,13 @@ FILES = [
 STORES = [
     Case(f"{TRAIN} --data.files nothing/*.txt", "data.files: 'nothing/.*' matches no file", anew(remove("store"))),
     Case(TRAIN, r"text/00.txt.*UTF-8", anew(remove("store"), write("text/00.txt", b"caf\xe9 au lait"))),
-    Case(TRAIN, "data.store: store is a folder but no token store; name another", anew(remove("store/manifest.json"))),
+    Case(TRAIN, "data.store: store is there but no token store; name another", anew(remove("store/manifest.json"))),
+    Case(TRAIN, "store is there but no token store; name another", anew(remove("store"), write("store", "x"))),
+    Case(
+        TRAIN,
+        "data.validation_files: 0 of 30 files have text in them, too few to hold one out",
+        anew(remove("store"), lambda: [path.write_text("") for path in Path("text").iterdir()]),
+    ),
     Case(TRAIN, "data.store: store/manifest.json is damaged", shorten("store/manifest.json")),
     Case(TRAIN, r"data.store: store/\S+ has \S+ bytes instead of", shorten("store/*.tokens")),
     Case(TRAIN, r"data.store: store/\S+ has SHA-256", alter("store/*.tokens")),
@@ -264,6 +282,23 @@ RUNS = [
         both(remove("store", "run/checkpoints/4"), write("text/99.txt", "something else entirely " * 50)),
     ),
     Case(
+        f"{TRAIN} --replay 3",
+        "data.store: run was trained on another token store",
+        both(remove("store"), write("text/99.txt", "something else entirely " * 50)),
+    ),
+    Case(
+        TRAIN,
+        "run/metrics.jsonl, line 2: not a row of metrics",
+        both(remove("run/checkpoints/4"), replace("run/metrics.jsonl", '"step": 2', '"step": "2"')),
+    ),
+    Case(TRAIN, "run/checkpoints: File exists", both(remove("run/checkpoints"), write("run/checkpoints", ""))),
+    Case(
+        f"{TRAIN} --telemetry.wandb offline",
+        "run/wandb_id: no id of a W&B run; bring the old one back, or remove it",
+        both(remove("run/checkpoints/4"), write("run/wandb_id", "")),
+        changes_nothing=False,
+    ),
+    Case(
         f"{TRAIN} --telemetry.wandb online",
         "telemetry.wandb: online needs a W&B key: set WANDB_API_KEY or run `wandb login`",
         remove("run/checkpoints/4"),
@@ -287,17 +322,38 @@ EVALUATIONS = [
         "there are: 2",
         both(alter("run/checkpoints/4/focus.model/_METADATA"), alter("run/checkpoints/4/dense.model/_METADATA")),
     ),
+    Case(
+        "eval --run run",
+        "run/evaluations/2/focus_soft.npz: damaged; remove it",
+        shorten("run/evaluations/2/focus_soft.npz"),
+    ),
+    Case(
+        "eval --run run",
+        "data.store: run was trained on another token store",
+        both(remove("store"), write("text/99.txt", "something else entirely " * 50)),
+    ),
     Case("eval --run run --against nowhere", "nowhere/config.json: not there"),
     Case("report", "the following arguments are required: RUN"),
     Case("report nowhere", "nowhere/metrics.jsonl does not exist: nowhere is not the folder of a run"),
     Case("report run", "run/metrics.jsonl, line 2: not a row of metrics", lambda: _damage_line("run/metrics.jsonl", 2)),
     Case("report run", "run/config.json: not there", remove("run/config.json")),
-    Case("report run run --output nowhere/page.html", "nowhere/page.html: No such file or directory"),
+    Case("report run", "run/metrics.jsonl, line 2: not a row", replace("run/metrics.jsonl", '"loss": ', '"lost": ')),
+    Case(
+        "report run copy",
+        "run and copy are the same models with the same seed 0; name one of them",
+        lambda: shutil.copytree("run", "copy"),
+    ),
+    Case("report run --output nowhere/page.html", "nowhere/page.html: No such file or directory"),
     Case(
         "report run", "run/report.html: Permission denied", without_permission("run/report.html", 0o444), powerless=True
     ),
 ]
-CASES = VALUES + FILES + STORES + RUNS + EVALUATIONS
+DASHBOARDS = [
+    Case("dashboard --entity someone", "the following arguments are required: --project"),
+    Case("dashboard --entity someone --project p --top-k=-1", "--top-k -1: numbers with commas between them"),
+    Case("dashboard --entity someone --project p", "--entity: a dashboard needs a W&B key: set WANDB_API_KEY"),
+]
+CASES = VALUES + FILES + STORES + RUNS + EVALUATIONS + DASHBOARDS
 
 
 def _damage_line(path: str, number: int) -> None:
@@ -352,4 +408,4 @@ def _unwrapped(text: str) -> str:
 
 
 def test_there_are_enough_cases():
-    assert len({(case.line, case.message) for case in CASES}) >= 80
+    assert len({(case.line, case.message) for case in CASES}) >= 100

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import itertools
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -34,8 +35,8 @@ def build(data: config.Data, vocab_size: int, corpus: Corpus) -> None:
     """
     store = Path(data.store)
     unfinished = store.with_name(store.name + ".building")
-    if store.is_dir() and any(store.iterdir()):
-        raise UserError(f"data.store: {store} is a folder but no token store; name another")
+    if os.path.lexists(store) and (not store.is_dir() or any(store.iterdir())):
+        raise UserError(f"data.store: {store} is there but no token store; name another")
     unfinished.mkdir(parents=True, exist_ok=True)
     with _alone(unfinished):
         if (store / manifest.FILE).exists():
@@ -100,7 +101,9 @@ def _origin(data: config.Data, vocab_size: int, corpus: Corpus, unfinished: Path
         tokenizer.save(unfinished)
         origin = Origin(corpus=corpus.description | corpus.named, tokenizer=tokenizer.record)
     if origin.tokenizer.vocab_size != vocab_size:
-        raise UserError(f"model.vocab_size: {vocab_size}, and the tokenizer has {origin.tokenizer.vocab_size} tokens")
+        raise UserError(
+            f"model.vocab_size: {vocab_size}, and the tokenizer of this text has {origin.tokenizer.vocab_size} tokens"
+        )
     manifest.write(origin, record)
     return origin
 

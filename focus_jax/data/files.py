@@ -83,7 +83,10 @@ def _held_out(files: dict[str, os.stat_result], data: config.Data) -> set[str]:
     """Whole files in the order of their names' hashes, up to the fraction asked for; at least one."""
     sizes = {name: stat.st_size for name, stat in files.items() if stat.st_size > len(codecs.BOM_UTF8)}
     if len(sizes) < 2:
-        raise UserError("data.validation_files: the corpus is one file, so none can be held out; name files for it")
+        raise UserError(
+            f"data.validation_files: {len(sizes)} of {len(files)} files have text in them, too few to hold one out; "
+            "name more, or files to hold out"
+        )
     budget = data.validation_fraction * sum(sizes.values())
     held_out: set[str] = set()
     for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):

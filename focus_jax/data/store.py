@@ -90,6 +90,11 @@ class TokenStore:
         self.mixture = mixture
         """Every store that training draws from, this one included, with its weight; empty if this is the only one."""
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """Equal for stores of the same tokens."""
+        return {"corpus": self.corpus_hash, "tokenizer": self.tokenizer_hash}
+
     def tokenizer(self) -> Tokenizer:
         return load(self.manifest.origin.tokenizer, self.folder)
 

@@ -32,7 +32,7 @@ def load_trained(
     """The models (or `only` one) of a run with this config at a step, None for the newest, on a mesh that need not be
     the one they were trained on.
 
-    Raises UserError where there is no such model or checkpoint.
+    Raises UserError where there is no such model or checkpoint, or the token store is not the one trained on.
     """
     if only is not None:
         if only not in run.models:
@@ -46,5 +46,8 @@ def load_trained(
     for name in run.models:
         abstract = Learner(name, config.of_model(run, name), mesh).abstract_state()
         models[name] = checkpoints.restore_model(step, name, abstract)
+    progress = checkpoints.progress(step)
     checkpoints.close()
-    return TrainedRun(run, open_store(run.data, run.model.vocab_size), step, models)
+    store = open_store(run.data, run.model.vocab_size)
+    folder.check_store(progress["store"], store.identity)
+    return TrainedRun(run, store, step, models)

@@ -1,5 +1,6 @@
 """What a run does when an update was left out: says which batch it was, and goes on or ends as configured."""
 
+import math
 from collections.abc import Callable
 
 from focus_jax import config
@@ -65,6 +66,8 @@ class BadUpdates:
 
 def describe(model: config.ModelName, metrics: StepMetrics) -> str:
     if not metrics.finite:
+        if math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm):
+            return f"the gradient of the routers of {model} is not finite"
         return f"loss {metrics.loss} and gradient norm {metrics.grad_norm} of {model} are not both finite"
     return (
         f"loss {metrics.loss:.4g} of {model} is {metrics.deviations:.1f} standard deviations above the mean of recent "

@@ -49,6 +49,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, options: config.Checkpoint | None = None):
         self._folder = folder
+        if options is not None:
+            folder.mkdir(parents=True, exist_ok=True)
         self._manager = ocp.CheckpointManager(
             folder.absolute(),
             options=ocp.CheckpointManagerOptions(read_only=True)
@@ -128,6 +130,10 @@ class Checkpoints:
         items = {_model(name): ocp.args.StandardRestore(_model_part(abstract))}
         model = self._manager.restore(step, args=ocp.args.Composite(**items))[_model(name)]
         return model["params"], model["potentials"]
+
+    def progress(self, step: int) -> dict[str, Any]:
+        """What was stored beside the states of a step that is usable."""
+        return self._manager.restore(step, args=ocp.args.Composite(**{_PROGRESS: ocp.args.JsonRestore()}))[_PROGRESS]
 
     def close(self) -> None:
         """After the save that is under way. Raises CannotWrite if it failed."""

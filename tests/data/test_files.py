@@ -107,7 +107,7 @@ def test_bad_combinations_name_their_field(data, changes, message):
 
 
 def test_one_file_cannot_be_split(data, texts):
-    with pytest.raises(UserError, match=r"data\.validation_files: the corpus is one file"):
+    with pytest.raises(UserError, match=r"data\.validation_files: 1 of 1 files"):
         open_corpus(dataclasses.replace(data, files=(str(texts / "book00.txt"),)))
 
 

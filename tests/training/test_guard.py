@@ -15,9 +15,10 @@ from focus_jax.data.store import open_store
 from focus_jax.replay import replay
 from focus_jax.run_folder import RunFolder
 from focus_jax.training import guard
-from focus_jax.training.bad_updates import MOST_SKIPPED_IN_A_ROW, Diverged
+from focus_jax.training.bad_updates import MOST_SKIPPED_IN_A_ROW, Diverged, describe
 from focus_jax.training.learner import Learner
 from focus_jax.training.optimizer import relative_schedule
+from focus_jax.training.step import StepMetrics
 from tests.changes import changed
 from tests.training.runs import events, rows, start
 
@@ -156,6 +157,13 @@ def test_many_skips_in_a_row_end_the_run(run, text, monkeypatch):
     with pytest.raises(Diverged, match=said):
         start(changed(run, checkpoint={"every": 16}))
     assert [row["skipped"] for row in events(run) if row["name"] == "not_finite"][-1] == MOST_SKIPPED_IN_A_ROW
+
+
+def test_what_is_not_finite_is_named():
+    values = dict.fromkeys(StepMetrics._fields, np.float32(1)) | {"finite": np.False_}
+    assert describe("focus", StepMetrics(**values)) == "the gradient of the routers of focus is not finite"
+    values["grad_norm"] = np.float32("inf")
+    assert describe("focus", StepMetrics(**values)) == "loss 1.0 and gradient norm inf of focus are not both finite"
 
 
 @pytest.mark.slow

@@ -178,13 +178,13 @@ def part_programs(case: Case, inputs: Inputs) -> list[Program]:
     layout = jax.jit(sort)(*routing)
     lse_BTH = jnp.zeros(inputs.q_BTHC.shape[:3])
     output = inputs.do_BTHC, lse_BTH, lse_BTH
-    far_BTMHC = jnp.zeros((*inputs.q_BTHC.shape[:2], case.top_k, *inputs.q_BTHC.shape[2:]))
+    far_BPHC = jnp.zeros((*layout.query.entry_BP.shape, *inputs.q_BTHC.shape[2:]))
     return [
         Program("sort", sort, routing),
         Program("move", move, (inputs.qkv, output, layout)),
         Program("local", local, (inputs.qkv, output)),
         Program("distant", distant, (inputs.qkv, output, layout)),
-        Program("merge", merged.merge, (inputs.q_BTHC, lse_BTH, far_BTMHC, far_BTMHC[..., 0])),
+        Program("merge", merged.merge, (inputs.q_BTHC, lse_BTH, far_BPHC, far_BPHC[..., 0], layout.query)),
     ]
 
 

@@ -6,6 +6,8 @@ number of blocks · Q query blocks · U key blocks · W words of 32 groups.
 """
 
 import dataclasses
+import functools
+import operator
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +43,11 @@ class Side:
     """Entries of one token: M or N."""
     block: int = dataclasses.field(metadata={"static": True})
     """Slots of one block."""
+
+    @property
+    def slot_BTM(self) -> jax.Array:
+        B, E = self.slot_BE.shape
+        return self.slot_BE.reshape(B, E // self.copies, self.copies)
 
 
 @jax.tree_util.register_dataclass
@@ -127,15 +134,26 @@ def entries_to_slots(values_BTM: jax.Array, side: Side) -> jax.Array:
     return _gather_rows(values_BTM.reshape(values_BTM.shape[0], -1), side.entry_BP)
 
 
-def slots_to_entries(rows_BP_: jax.Array, side: Side) -> jax.Array:
-    """The row of its slot for every entry, zeros where it has none: (B, P, …) to (B, T, M, …)."""
-    B, E = side.slot_BE.shape
-    return _gather_rows(rows_BP_, side.slot_BE).reshape(B, E // side.copies, side.copies, *rows_BP_.shape[2:])
+def slots_to_entries(rows_BP_: jax.Array, side: Side, fill_value: float = 0) -> jax.Array:
+    """The row of its slot for every entry, the fill value where it has none: (B, P, …) to (B, T, M, …)."""
+    return _gather_rows(rows_BP_, side.slot_BTM, fill_value)
 
 
-def _gather_rows(rows_BX_: jax.Array, index_BY: jax.Array) -> jax.Array:
-    """Zeros where the index is past the end."""
-    return jax.vmap(partial(jnp.take, axis=0, mode="fill", fill_value=0))(rows_BX_, index_BY)
+def slots_to_tokens(rows_BP_: jax.Array, side: Side, weight_BTM_: jax.Array | None = None) -> jax.Array:
+    """Σ over the entries of a token of the rows of their slots, each by its weight: (B, P, …) to (B, T, …), in float32.
+
+    One entry after the other, so that no array has all of them.
+    """
+    parts = []
+    for m in range(side.copies):
+        rows_BT_ = _gather_rows(rows_BP_, side.slot_BTM[:, :, m]).astype(jnp.float32)
+        parts.append(rows_BT_ if weight_BTM_ is None else weight_BTM_[:, :, m] * rows_BT_)
+    return functools.reduce(operator.add, parts)
+
+
+def _gather_rows(rows_BX_: jax.Array, index_BY_: jax.Array, fill_value: float = 0) -> jax.Array:
+    """The fill value where the index is past the end."""
+    return jax.vmap(partial(jnp.take, axis=0, mode="fill", fill_value=fill_value))(rows_BX_, index_BY_)
 
 
 def _layout_of_row(

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from focus_jax.ops.layout import Layout, entries_to_slots, slots_to_entries
+from focus_jax.ops.layout import Layout, Side, entries_to_slots, slots_to_entries, slots_to_tokens
 
 NO_END = 2**30
 """Window of dense attention: every earlier key is local."""
@@ -55,7 +55,7 @@ class Passes:
     layout: Callable[..., Layout]
     """(q, query_groups_BTM, key_groups_BSN, with_gradient) to blocks of the sizes that the distant passes want."""
     distant: Callable[..., tuple[jax.Array, jax.Array]]
-    """(q, k, v, layout, gates) to o_BTMHC and lse_BTMH, apart for every entry of a query."""
+    """(q, k, v, layout, gates) to o_BPHC and lse_BPH in the slots of queries."""
     distant_backward: Callable[..., tuple[jax.Array, jax.Array, jax.Array, Gates | None]]
     """(q, k, v, do_BTHC, lse_BTH, delta_BTH, layout, gates) to gradients, and to those of gates where there are any."""
 
@@ -142,7 +142,8 @@ def _merged(
     o_BTHC, lse_BTH = passes.local(q_BTHC, k_BSJC, v_BSJC, statics)
     if layout is not None:
         slots = _gates_in_slots(gates[0], gates[1], layout)
-        o_BTHC, lse_BTH = merge(o_BTHC, lse_BTH, *passes.distant(q_BTHC, k_BSJC, v_BSJC, layout, slots, statics))
+        far = passes.distant(q_BTHC, k_BSJC, v_BSJC, layout, slots, statics)
+        o_BTHC, lse_BTH = merge(o_BTHC, lse_BTH, *far, layout.query)
     return o_BTHC.astype(q_BTHC.dtype), lse_BTH
 
 
@@ -158,13 +159,15 @@ def _gates_in_slots(query_gate_BTM: jax.Array | None, key_gate_BS: jax.Array | N
 
 
 def merge(
-    o_BTHC: jax.Array, lse_BTH: jax.Array, far_o_BTMHC: jax.Array, far_lse_BTMH: jax.Array
+    o_BTHC: jax.Array, lse_BTH: jax.Array, far_o_BPHC: jax.Array, far_lse_BPH: jax.Array, query: Side
 ) -> tuple[jax.Array, jax.Array]:
     """The softmax over all parts: their values, each by its share; parts without keys contribute exactly 0."""
+    far_lse_BTMH = slots_to_entries(far_lse_BPH, query, fill_value=-jnp.inf)
     peak_BTH = jnp.maximum(lse_BTH, far_lse_BTMH.max(axis=2))
     peak_BTH = jnp.where(peak_BTH == -jnp.inf, 0.0, peak_BTH)
     share_BTH = jnp.exp2(lse_BTH - peak_BTH)
     far_share_BTMH = jnp.exp2(far_lse_BTMH - peak_BTH[:, :, None])
     total_BTH = share_BTH + far_share_BTMH.sum(axis=2)
-    sum_BTHC = share_BTH[..., None] * o_BTHC + (far_share_BTMH[..., None] * far_o_BTMHC).sum(axis=2)
-    return sum_BTHC / jnp.where(total_BTH > 0, total_BTH, 1.0)[..., None], peak_BTH + jnp.log2(total_BTH)
+    whole_BTH = jnp.where(total_BTH > 0, total_BTH, 1.0)
+    far_BTHC = slots_to_tokens(far_o_BPHC, query, (far_share_BTMH / whole_BTH[:, :, None])[..., None])
+    return (share_BTH / whole_BTH)[..., None] * o_BTHC + far_BTHC, peak_BTH + jnp.log2(total_BTH)

@@ -83,7 +83,7 @@ def _attend(
     """o_THC in float32, and lse_TH."""
     rule = _rule(statics, query_affinity_TK, key_affinity_SK)
     k_JPC, v_JPC = (rule.pairs.key_slots(x_SJC).swapaxes(0, 1) for x_SJC in (k_SJC, v_SJC))
-    o_QXHC, lse_QXH = ranges.attend(rule.pairs.query_blocks(q_THC), k_JPC, v_JPC, rule, statics.scale)
+    o_QXHC, lse_QXH = ranges.attend(rule.pairs.query_rows(q_THC), k_JPC, v_JPC, rule, statics.scale)
     return tokens_of_blocks(o_QXHC, len(q_THC)), tokens_of_blocks(lse_QXH, len(q_THC))
 
 
@@ -102,9 +102,9 @@ def _attend_backward(
     T, S = len(q_THC), len(k_SJC)
     rule = _rule(statics, query_affinity_TK, key_affinity_SK)
     k_JPC, v_JPC = (rule.pairs.key_slots(x_SJC).swapaxes(0, 1) for x_SJC in (k_SJC, v_SJC))
-    q_QXHC, do_QXHC, lse_QXH, delta_QXH = map(rule.pairs.query_blocks, (q_THC, do_THC, lse_TH, delta_TH))
+    q, do, lse, delta = map(rule.pairs.query_rows, (q_THC, do_THC, lse_TH, delta_TH))
     dq_QXHC, dk_JPC, dv_JPC, dqueries_QXK, dkeys_PK = ranges.attend_backward(
-        q_QXHC, k_JPC, v_JPC, do_QXHC, lse_QXH, delta_QXH, rule, statics.scale
+        q, k_JPC, v_JPC, do, lse, delta, rule, statics.scale
     )
     dk_SJC, dv_SJC = dk_JPC.swapaxes(0, 1)[:S], dv_JPC.swapaxes(0, 1)[:S]
     return tokens_of_blocks(dq_QXHC, T), dk_SJC, dv_SJC, tokens_of_blocks(dqueries_QXK, T), dkeys_PK[:S]

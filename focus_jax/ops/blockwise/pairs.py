@@ -22,7 +22,7 @@ from focus_jax.ops.layout import UNSEEING, UNSEEN, Layout
 
 STEP_LOGITS = 2**20
 """Logits of one step, all heads together: enough work to hide its overhead, little enough to stay in the cache."""
-MOST_TOGETHER = 4
+MOST_TOGETHER = 8
 LARGEST_BLOCK = 256
 SMALLEST_BLOCK = 16
 
@@ -78,11 +78,24 @@ class Pairs:
     key_block: int = static(default=1)
     together: int = static(default=1)
     """Z, query blocks that a step takes together: short ranges, each a step of its own, would be all overhead."""
+    token_QX: jax.Array | None = None
+    """Token of each query row, T where there is none; None where block n is the tokens n·X … n·X + X − 1."""
 
     def query_blocks(self, rows_T_: jax.Array) -> jax.Array:
         """(T, …) to (Q, X, …), padded with zeros."""
         Q, X = self.ranges_Q.position_ZX.shape
         return pad_to(rows_T_, Q * X).reshape(Q, X, *rows_T_.shape[1:])
+
+    def query_rows(self, rows_T_: jax.Array) -> jax.Array:
+        """Padded with zeros for rows_at, if it needs that."""
+        return rows_T_ if self.token_QX is not None else pad_to(rows_T_, self.ranges_Q.position_ZX.size)
+
+    def rows_at(self, rows_T_: jax.Array, index_Z: jax.Array) -> jax.Array:
+        """The rows of some query blocks, zeros where there is no token: (T, …) to (Z, X, …)."""
+        if self.token_QX is not None:
+            return rows_T_.at[self.token_QX[index_Z]].get(mode="fill", fill_value=0)
+        X = self.ranges_Q.position_ZX.shape[1]
+        return slices(rows_T_, index_Z * X, X)
 
     def key_slots(self, x_S_: jax.Array) -> jax.Array:
         """(S, …) to (P, …), padded with zeros."""
@@ -206,6 +219,7 @@ def sorted_pairs(layout: Layout, window: int, heads: int) -> Pairs:
         nearest=window + 1,
         key_block=layout.key.block,
         together=min(MOST_TOGETHER, max(1, STEP_LOGITS // (heads * block * layout.key.block))),
+        token_QX=(layout.query.entry_BP // layout.query.copies).reshape(-1, block),
     )
 
 

@@ -31,16 +31,16 @@ from focus_jax.ops.blockwise.rules import Rule, Tile
 
 
 def attend(
-    q_QXHC: jax.Array, k_JPC: jax.Array, v_JPC: jax.Array, rule: Rule, scale: float
+    q_THC: jax.Array, k_JPC: jax.Array, v_JPC: jax.Array, rule: Rule, scale: float
 ) -> tuple[jax.Array, jax.Array]:
-    """The pass's own softmax: o_QXHC in float32, and lse_QXH, −∞ where it keeps nothing."""
+    """The pass's own softmax: o_QXHC in float32, and lse_QXH, −∞ where it keeps nothing. q as Pairs.query_rows."""
     J, _, C = k_JPC.shape
-    X = q_QXHC.shape[1]
+    (Q, X), H = rule.pairs.ranges_Q.position_ZX.shape, q_THC.shape[1]
     k_JCP = k_JPC.swapaxes(1, 2)
 
     def attend_blocks(index_Z: jax.Array, is_new_Z: jax.Array, results: tuple) -> tuple:
         ranges, queries = rule.pairs.ranges_Q.chosen(index_Z, is_new_Z), rows_at(rule.queries_Q, index_Z)
-        q_ZJRC = scaled(fold_heads(rows_at(q_QXHC, index_Z), J), scale)
+        q_ZJRC = scaled(fold_heads(rule.pairs.rows_at(q_THC, index_Z), J), scale)
         ZJR1 = (*q_ZJRC.shape[:3], 1)
 
         def step(columns: Columns, carry: tuple) -> tuple:
@@ -60,36 +60,38 @@ def attend(
         lse_ZJR1 = jnp.where(total_ZJR1 > 0, peak_ZJR1 + jnp.log2(total_ZJR1), -jnp.inf)
         return with_rows(results, (unfold_heads(o_ZJRC, X), unfold_heads(lse_ZJR1, X)[..., 0]), index_Z)
 
-    nothing = (jnp.zeros(q_QXHC.shape), jnp.full(q_QXHC.shape[:3], -jnp.inf))
+    nothing = (jnp.zeros((Q, X, H, C)), jnp.full((Q, X, H), -jnp.inf))
     return rule.pairs.fold_blocks(attend_blocks, nothing)
 
 
 def attend_backward(
-    q_QXHC: jax.Array,
+    q_THC: jax.Array,
     k_JPC: jax.Array,
     v_JPC: jax.Array,
-    do_QXHC: jax.Array,
-    lse_QXH: jax.Array,
-    delta_QXH: jax.Array,
+    do_THC: jax.Array,
+    lse_TH: jax.Array,
+    delta_TH: jax.Array,
     rule: Rule,
     scale: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array, Any, Any]:
     """Gradients of a pass that is part of a merged softmax, in float32.
 
     Args:
-      lse_QXH, delta_QXH: of the merged output: its log-sum-exp, finite, and do · o.
+      q_THC, do_THC, lse_TH, delta_TH: as Pairs.query_rows; lse and delta are those of the merged output: its
+        log-sum-exp, finite, and do · o.
 
     Returns:
       dq_QXHC, dk_JPC, dv_JPC, and the rule's gradients, of the queries by block and of the keys.
     """
     J, P, C = k_JPC.shape
-    X = q_QXHC.shape[1]
+    (Q, X), H = rule.pairs.ranges_Q.position_ZX.shape, q_THC.shape[1]
     k_JCP, v_JCP = k_JPC.swapaxes(1, 2), v_JPC.swapaxes(1, 2)
 
     def differentiate_blocks(index_Z: jax.Array, is_new_Z: jax.Array, gradients: tuple) -> tuple:
         of_queries, of_keys = gradients
         ranges, queries = rule.pairs.ranges_Q.chosen(index_Z, is_new_Z), rows_at(rule.queries_Q, index_Z)
-        q_ZXHC, do_ZXHC, lse_ZXH, delta_ZXH = rows_at((q_QXHC, do_QXHC, lse_QXH, delta_QXH), index_Z)
+        rows_T_ = q_THC, do_THC, lse_TH, delta_TH
+        q_ZXHC, do_ZXHC, lse_ZXH, delta_ZXH = (rule.pairs.rows_at(rows, index_Z) for rows in rows_T_)
         q_ZJRC, do_ZJRC = scaled(fold_heads(q_ZXHC, J), scale), fold_heads(do_ZXHC, J)
         q_ZJCR, do_ZJCR = q_ZJRC.swapaxes(2, 3), do_ZJRC.swapaxes(2, 3)
         lse_ZJR1, delta_ZJR1 = fold_heads(lse_ZXH[..., None], J), fold_heads(delta_ZXH[..., None], J)
@@ -112,7 +114,7 @@ def attend_backward(
         (dq_ZJRC, dqueries), of_keys = rule.pairs.fold_steps(step, ranges, q_ZJRC.size // C, (nothing, of_keys))
         return with_rows(of_queries, (unfold_heads(dq_ZJRC, X), dqueries), index_Z), of_keys
 
-    of_queries = (jnp.zeros(q_QXHC.shape), jax.tree.map(jnp.zeros_like, rule.queries_Q))
+    of_queries = (jnp.zeros((Q, X, H, C)), jax.tree.map(jnp.zeros_like, rule.queries_Q))
     of_keys = (jnp.zeros((J, C, P)), jnp.zeros((J, C, P)), jax.tree.map(jnp.zeros_like, rule.keys))
     of_queries, of_keys = rule.pairs.fold_blocks(differentiate_blocks, (of_queries, of_keys))
     (dq_QXHC, dqueries_Q), (dk_JCP, dv_JCP, dkeys) = of_queries, of_keys

@@ -19,7 +19,7 @@ def attend(
     T = len(q_THC)
     pairs = unsorted_pairs(T, len(k_SJC), query_offset=query_offset, farthest=farthest)
     k_JPC, v_JPC = (pairs.key_slots(x_SJC).swapaxes(0, 1) for x_SJC in (k_SJC, v_SJC))
-    o_QXHC, lse_QXH = ranges.attend(pairs.query_blocks(q_THC), k_JPC, v_JPC, Kept(pairs), scale)
+    o_QXHC, lse_QXH = ranges.attend(pairs.query_rows(q_THC), k_JPC, v_JPC, Kept(pairs), scale)
     return tokens_of_blocks(o_QXHC, T), tokens_of_blocks(lse_QXH, T)
 
 
@@ -43,8 +43,6 @@ def attend_backward(
     T, S = len(q_THC), len(k_SJC)
     pairs = unsorted_pairs(T, S, query_offset=query_offset, farthest=farthest)
     k_JPC, v_JPC = (pairs.key_slots(x_SJC).swapaxes(0, 1) for x_SJC in (k_SJC, v_SJC))
-    q_QXHC, do_QXHC, lse_QXH, delta_QXH = map(pairs.query_blocks, (q_THC, do_THC, lse_TH, delta_TH))
-    dq_QXHC, dk_JPC, dv_JPC, *_ = ranges.attend_backward(
-        q_QXHC, k_JPC, v_JPC, do_QXHC, lse_QXH, delta_QXH, Kept(pairs), scale
-    )
+    q, do, lse, delta = map(pairs.query_rows, (q_THC, do_THC, lse_TH, delta_TH))
+    dq_QXHC, dk_JPC, dv_JPC, *_ = ranges.attend_backward(q, k_JPC, v_JPC, do, lse, delta, Kept(pairs), scale)
     return tokens_of_blocks(dq_QXHC, T), dk_JPC.swapaxes(0, 1)[:S], dv_JPC.swapaxes(0, 1)[:S]

@@ -4,9 +4,8 @@ B, T, S, H, J, C, M, N as in attention.py · P slots of one side.
 """
 
 import jax
-import jax.numpy as jnp
 
-from focus_jax.ops.layout import Layout, Side, build_layout, rows_to_slots, slots_to_entries
+from focus_jax.ops.layout import Layout, build_layout, rows_to_slots, slots_to_tokens
 from focus_jax.ops.merged import Gates, Statics
 from focus_jax.ops.pallas import passes, tuning
 from focus_jax.ops.pallas.groups import Groups
@@ -36,15 +35,12 @@ def layout_for(
 def attend(
     q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, layout: Layout, gates: Gates | None, statics: Statics
 ) -> tuple[jax.Array, jax.Array]:
-    """o_BTMHC and lse_BTMH of every entry of a query: zeros and −∞ where it keeps no pair."""
-    query = layout.query
+    """o_BPHC and lse_BPH in the slots of queries: zeros and −∞ where one keeps no pair."""
     pattern = _pattern(layout, gates, statics)
     o_BPHC, lse_BHP = passes.forward(pattern, statics.scale, *_in_slots(q_BTHC, k_BSJC, v_BSJC, layout))
     if gates is not None:
         lse_BHP += gates.query_BP[:, None] * LOG2_E
-    lse_BTMH = slots_to_entries(lse_BHP.swapaxes(1, 2), query)
-    has_slot_BTM1 = (query.slot_BE < query.entry_BP.shape[1]).reshape(*lse_BTMH.shape[:3], 1)
-    return slots_to_entries(o_BPHC, query), jnp.where(has_slot_BTM1, lse_BTMH, -jnp.inf)
+    return o_BPHC, lse_BHP.swapaxes(1, 2)
 
 
 def attend_backward(
@@ -69,7 +65,8 @@ def attend_backward(
     dgates = None
     if part.row_sums_BHT is not None and part.key_sums_BJS is not None:
         dgates = Gates(part.row_sums_BHT.sum(axis=1), part.key_sums_BJS.sum(axis=1))
-    return _tokens(part.dq_BTHC, query), _tokens(part.dk_BSJC, key), _tokens(part.dv_BSJC, key), dgates
+    dq_BTHC = slots_to_tokens(part.dq_BTHC, query)
+    return dq_BTHC, slots_to_tokens(part.dk_BSJC, key), slots_to_tokens(part.dv_BSJC, key), dgates
 
 
 def _pattern(layout: Layout, gates: Gates | None, statics: Statics) -> Groups:
@@ -81,8 +78,3 @@ def _in_slots(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """In empty slots zeros, which add nothing to any sum."""
     return rows_to_slots(q_BTHC, layout.query), rows_to_slots(k_BSJC, layout.key), rows_to_slots(v_BSJC, layout.key)
-
-
-def _tokens(gradient_BPHC: jax.Array, side: Side) -> jax.Array:
-    """Sums over the slots of each token, in float32."""
-    return slots_to_entries(gradient_BPHC, side).sum(axis=2, dtype=jnp.float32)

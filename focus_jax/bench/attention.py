@@ -28,7 +28,7 @@ from focus_jax.bench.programs import Program, compile_all, interleaved_seconds, 
 from focus_jax.bench.report import Report, commit
 from focus_jax.bench.routing import balanced_groups, with_further_groups
 from focus_jax.ops import blockwise, dense_attention, merged, pallas, resolve, routed_attention
-from focus_jax.ops.layout import Layout, rows_to_slots, slots_to_entries
+from focus_jax.ops.layout import Layout, rows_to_slots, slots_to_tokens
 
 PASSES = {"blockwise": blockwise.PASSES, "pallas": pallas.PASSES}
 LONGEST_UNFUSED = 4096
@@ -113,6 +113,7 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
         "focus_seconds": seconds["focus"],
         "speedup": seconds["dense"] / seconds["focus"],
         "bound": dense_pairs(case.tokens) / kept,
+        "kept_fraction": kept / dense_pairs(case.tokens),
         **shares(seconds),
         "dense_flops_per_second": dense_rate,
         "focus_flops_per_second": focus_rate,
@@ -150,7 +151,8 @@ def matmul_program(case: Case) -> Program:
 
 
 def part_programs(case: Case, inputs: Inputs) -> list[Program]:
-    """The parts of routed attention, each alone: "move" is the gathering and scattering that "distant" includes."""
+    """The parts of routed attention, each alone: "move" is the gathering and scattering that "distant" includes;
+    "merge" gathers what it merges."""
     passes = PASSES[case.implementation]
     statics = merged.Statics(0, case.channels**-0.5, case.window, case.groups)
     both = case.direction == "both"
@@ -168,11 +170,11 @@ def part_programs(case: Case, inputs: Inputs) -> list[Program]:
 
     def move(qkv: tuple, output: tuple, layout: Layout) -> Any:
         q_BPHC, k_BPJC, v_BPJC = map(rows_to_slots, qkv, (layout.query, layout.key, layout.key))
-        o_BTMHC = slots_to_entries(q_BPHC.astype(jnp.float32), layout.query)
         if not both:
-            return k_BPJC, v_BPJC, o_BTMHC
+            return q_BPHC, k_BPJC, v_BPJC
         rows = [rows_to_slots(rows_BT_, layout.query) for rows_BT_ in output]
-        return k_BPJC, v_BPJC, o_BTMHC, rows, [slots_to_entries(x, layout.key) for x in (k_BPJC, v_BPJC)]
+        sides = layout.query, layout.key, layout.key
+        return q_BPHC, k_BPJC, v_BPJC, rows, list(map(slots_to_tokens, (q_BPHC, k_BPJC, v_BPJC), sides))
 
     routing = inputs.q_BTHC, inputs.query_groups_BTM, inputs.key_groups_BSN
     layout = jax.jit(sort)(*routing)

@@ -15,7 +15,7 @@ from focus_jax.ops.merged import Gates, Statics
 
 LARGEST_QUERY_BLOCK = 256
 LARGEST_KEY_BLOCK = 128
-"""Fewer pairs beyond the causal edge than with 256 keys, at the same speed for each, as several blocks make a step."""
+"""Fewer pairs beyond the causal edge than with 256 keys, at the same speed for each, as a step takes several blocks."""
 SMALLEST_BLOCK = 32
 
 

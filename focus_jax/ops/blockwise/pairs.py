@@ -22,7 +22,7 @@ from focus_jax.ops.layout import UNSEEING, UNSEEN, Layout
 
 STEP_LOGITS = 2**20
 """Logits of one step, all heads together: enough work to hide its overhead, little enough to stay in the cache."""
-MOST_TOGETHER = 8
+MOST_TOGETHER = 4
 LARGEST_BLOCK = 256
 SMALLEST_BLOCK = 16
 

@@ -23,6 +23,20 @@ def executed(run: Config, kept_fraction: float) -> float:
     return PER_WEIGHT * _weights(run.model) + routers + kept_fraction * _dense_attention(run)
 
 
+def even_fraction(run: Config) -> float:
+    """Kept fraction of training where all groups are equally large; 1 where every pair is computed."""
+    focus, tokens = run.attention, run.training.sequence_length
+    if isinstance(focus, Dense) or focus.training == "soft":
+        return 1.0
+    joined = pairs.joined_share(focus.groups, focus.top_k, focus.membership)
+    kept = pairs.kept_fraction(tokens, focus.window, joined)
+    if focus.router == "distill":
+        # A row reads (T + 1)/2 keys on average.
+        kept += focus.probes / tokens
+    sparse = len(_focus_layers(run, focus)) / run.model.layers
+    return 1 - sparse * (1 - kept)
+
+
 def padded_vocabulary(model: Model) -> int:
     return math.ceil(model.vocab_size / model.vocab_multiple) * model.vocab_multiple
 

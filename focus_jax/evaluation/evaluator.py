@@ -18,7 +18,7 @@ from focus_jax import config, routing
 from focus_jax.accounting.pairs import dense_pairs
 from focus_jax.evaluation.measures import Sample
 from focus_jax.evaluation.readings import NamedReading
-from focus_jax.model import Reading, focus_layers
+from focus_jax.model import Reading, computed_pairs, focus_layers
 from focus_jax.parallel.batches import part_of_process, placed
 from focus_jax.parallel.mesh import batch_shards
 from focus_jax.training.loss import chunked_nats
@@ -128,16 +128,8 @@ def _forward(
     return _Part(
         nats_BT,
         _Layered(
-            kept_LB=jax.lax.map(partial(_kept_pairs, run.attention, reading), log_affinity_LBTK),
+            kept_LB=jax.lax.map(partial(computed_pairs, run.attention, reading), log_affinity_LBTK),
             statistics=jax.vmap(routing.group_statistics)(log_affinity_LBTK),
             best_LBT=jnp.argmax(log_affinity_LBTK, axis=-1).astype(jnp.uint8),
         ),
     )
-
-
-def _kept_pairs(focus: config.Focus, reading: Reading, log_affinity_BTK: jax.Array) -> jax.Array:
-    batch, tokens, _ = log_affinity_BTK.shape
-    if reading.routing == "soft":
-        return jnp.full(batch, dense_pairs(tokens), jnp.float32)
-    membership = routing.memberships(log_affinity_BTK, top_k=reading.top_k, kind=focus.membership)
-    return routing.kept_pairs(membership, num_groups=focus.groups, window=focus.window)

@@ -5,7 +5,7 @@ V vocabulary, K groups, P probe rows, R routing width.
 """
 
 from focus_jax.model.decoder import Decoder, focus_layers, parameter_count, vocabulary_logits
-from focus_jax.model.mixing import attention_implementations
+from focus_jax.model.mixing import attention_implementations, computed_pairs
 from focus_jax.model.reading import Reading, as_trained
 from focus_jax.model.router import Potential, Routed
 
@@ -16,6 +16,7 @@ __all__ = [
     "Routed",
     "as_trained",
     "attention_implementations",
+    "computed_pairs",
     "focus_layers",
     "parameter_count",
     "vocabulary_logits",

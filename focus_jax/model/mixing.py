@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from focus_jax import config, ops, routing
+from focus_jax.accounting.pairs import dense_pairs
 from focus_jax.errors import UserError
 from focus_jax.model.reading import Reading
 from focus_jax.model.router import Routed, Router
@@ -138,3 +139,15 @@ class FocusMixing(nnx.Module):
             key_gate_BS=key_gate_BS,
             implementation=self.implementation,
         )
+
+
+def computed_pairs(
+    focus: config.Focus, reading: Reading, log_affinity_BTK: jax.Array, probes_BP: jax.Array | None = None
+) -> jax.Array:
+    """Query–key pairs that a layer computes for each sequence, float32 (B,); those of probe rows come on top."""
+    batch, tokens, _ = log_affinity_BTK.shape
+    if reading.routing == "soft":
+        return jnp.full(batch, float(dense_pairs(tokens)))
+    membership = routing.memberships(log_affinity_BTK, top_k=reading.top_k, kind=focus.membership)
+    kept_B = routing.kept_pairs(membership, num_groups=focus.groups, window=focus.window)
+    return kept_B if probes_BP is None else kept_B + jnp.sum(probes_BP + 1.0, axis=1)

@@ -26,7 +26,7 @@ def _kept_by_counting(membership: Membership, num_groups: int, window: int) -> j
     tokens = key_sets_BSK.shape[1]
     so_far_BSK = jnp.cumsum(key_sets_BSK, axis=1)
     distant_BTK = jnp.pad(so_far_BSK, ((0, 0), (min(window + 1, tokens), 0), (0, 0)))[:, :tokens]
-    return local_pairs(tokens, window) + jnp.sum(query_sets_BTK * distant_BTK, axis=(1, 2))
+    return float(local_pairs(tokens, window)) + jnp.sum(query_sets_BTK * distant_BTK, axis=(1, 2))
 
 
 def _kept_by_comparing(membership: Membership, num_groups: int, window: int) -> jax.Array:

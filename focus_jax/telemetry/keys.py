@@ -6,7 +6,17 @@ from focus_jax.telemetry.readings import LoggedReading
 TOKENS, SECONDS, STEP = "tokens", "seconds", "step"
 """Axes: tokens seen by each model, seconds that the model of a figure has trained for, optimizer steps."""
 
-TRAIN = ("loss", "router_loss", "grad_norm", "lr", "tokens_per_second", "data_seconds", "mfu", "mfu_executed")
+TRAIN = (
+    "loss",
+    "router_loss",
+    "grad_norm",
+    "lr",
+    "tokens_per_second",
+    "data_seconds",
+    "kept_fraction",
+    "mfu",
+    "mfu_executed",
+)
 EVAL = ("loss", "perplexity", "bits_per_byte", "stderr", "kept_fraction", "loss_within_window", "loss_beyond_window")
 COMPARE = ("delta_nats", "interval_low", "interval_high", "delta_within_window", "delta_beyond_window")
 GROUPS = ("largest_share", "smallest_share", "dominance", "entropy", "confidence", "switch_rate")

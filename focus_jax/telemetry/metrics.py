@@ -6,9 +6,9 @@ of each kind:
 `train`    model, loss, router_loss (nats of a probe row, summed over layers; where routers learn from probes),
            grad_norm (of everything but the routers), lr, skipped (updates left out so far), seconds (of this model's
            steps so far, evaluation excluded), tokens_per_second, data_seconds (that the loop waited for each batch,
-           mean since the row before), mfu (model FLOP utilisation: what the dense twin would compute for these tokens,
-           as a share of the peak that the start event states), mfu_executed (the same of what is computed); one row per
-           model.
+           mean since the row before), kept_fraction (pairs computed / dense pairs, mean over layers), mfu (model FLOP
+           utilisation: what the dense twin would compute for these tokens, as a share of the peak that the start event
+           states), mfu_executed (the same of what is computed); one row per model.
 `eval`     model, routing ("none" | "soft" | "hard"), top_k, gate, causal, loss (nats per token), ppl, bits_per_byte,
            stderr, kept_fraction (pairs executed / dense pairs), loss_within_window, loss_beyond_window,
            loss_by_position ([first position, loss] bins), sequences, valid_tokens; one row per model and reading.

@@ -18,7 +18,7 @@ from focus_jax.parallel.mesh import check_heads
 from focus_jax.training.checkpoints import Checkpoints
 from focus_jax.training.loss import chunked_nats
 from focus_jax.training.optimizer import make_optimizer
-from focus_jax.training.state import TrainState, graph_of, initial_state, merge, state_shardings
+from focus_jax.training.state import TrainState, abstract_state, graph_of, initial_state, merge, state_shardings
 from focus_jax.training.step import StepMetrics, accumulate, make_train_step
 
 
@@ -63,11 +63,7 @@ class Learner:
 
     def abstract_state(self) -> TrainState:
         """Shapes and types, and where on the mesh."""
-        return jax.tree.map(
-            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            jax.eval_shape(self._initial_state),
-            self._shardings,
-        )
+        return abstract_state(self.run, self._optimizer, self._shardings)
 
     def compile(self) -> None:
         """Compiles for the one batch shape of the run ahead of time, so that no later step can recompile."""

@@ -164,7 +164,8 @@ class _Reader:
                 "seconds": learner.seconds,
                 "tokens_per_second": tokens_per_second,
                 "data_seconds": (data_seconds - logged.data_seconds) / steps,
+                "kept_fraction": float(values.kept_fraction),
                 "mfu": share * flops.dense_equivalent(learner.run),
-                "mfu_executed": share * flops.executed(learner.run, kept_fraction=1.0),
+                "mfu_executed": share * flops.executed(learner.run, float(values.kept_fraction)),
             }
         )

@@ -84,3 +84,12 @@ def state_shardings(run: config.Config, optimizer: optax.GradientTransformation,
             transform_non_params=lambda _: whole,
         ),
     )
+
+
+def abstract_state(run: config.Config, optimizer: optax.GradientTransformation, shardings: Any) -> TrainState:
+    """Shapes and types of the state, and where its arrays lie."""
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        jax.eval_shape(lambda: initial_state(run, optimizer)),
+        shardings,
+    )

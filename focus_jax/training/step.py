@@ -7,7 +7,7 @@ applies its own update to the same batch, as it would if it were trained apart.
 Letters: B batch, T tokens, K groups, L Focus layers, P probe rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ import optax
 from flax import nnx
 
 from focus_jax import config, routing
-from focus_jax.model import Reading, Routed
+from focus_jax.accounting.pairs import dense_pairs
+from focus_jax.model import Reading, Routed, computed_pairs, focus_layers
 from focus_jax.parallel.axes import constrained
 from focus_jax.training import guard
 from focus_jax.training.loss import NO_TARGET, loss_sum
@@ -32,6 +33,8 @@ class StepMetrics(NamedTuple):
     """Nats per valid token of the whole batch."""
     router_loss: jax.Array | None
     """Nats per probe row, summed over layers; None without probes."""
+    kept_fraction: jax.Array
+    """Pairs computed / dense pairs, mean over all layers and sequences."""
     grad_norm: jax.Array
     """Global norm before clipping, of everything but the routers."""
     lr: jax.Array
@@ -53,6 +56,8 @@ class BatchSums(NamedTuple):
     router_loss: jax.Array
     gradients: Any
     share_LK: jax.Array
+    pairs: jax.Array
+    """Computed by Focus layers."""
 
 
 class Microbatch(NamedTuple):
@@ -82,6 +87,7 @@ def make_train_step(
         return new_state, StepMetrics(
             loss=sums.loss,
             router_loss=sums.router_loss if _learns_from_probes(run.attention, reading) else None,
+            kept_fraction=_kept_fraction(run, sums.pairs, *inputs_BT.shape),
             grad_norm=grad_norm,
             lr=run.optimizer.peak_lr * schedule(state.step),
             applied=applied,
@@ -116,8 +122,8 @@ def accumulate(
         return jax.tree.map(jnp.add, sums, sums_of(microbatch)), None
 
     def sums_of(microbatch: Microbatch) -> BatchSums:
-        (_, (loss, router_loss, share_LK)), gradients = compute(state.params, state.potentials, microbatch)
-        return BatchSums(loss, router_loss, gradients, share_LK)
+        (_, (loss, router_loss, share_LK, pairs)), gradients = compute(state.params, state.potentials, microbatch)
+        return BatchSums(loss, router_loss, gradients, share_LK, pairs)
 
     shapes = jax.eval_shape(sums_of, jax.tree.map(lambda x: x[0], parts))
     sums, _ = jax.lax.scan(add, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
@@ -134,8 +140,9 @@ def _part(
     *,
     valid_tokens: jax.Array,
     probe_rows: int,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
-    """This microbatch's part of what is minimised, and of the loss, the routers' loss and the groups' shares."""
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array, jax.Array]]:
+    """This microbatch's part of what is minimised, and of the loss, the routers' loss, the groups' shares and the pairs
+    that are computed."""
     model = merge(graph, params, potentials)
     normed_BTD, layers = model.features(batch.inputs_BT, reading, batch.probes_BP)
     loss = loss_sum(run, model, normed_BTD, batch.targets_BT) / valid_tokens
@@ -143,7 +150,22 @@ def _part(
     weight_BT1 = (batch.targets_BT != NO_TARGET)[..., None] / valid_tokens
     shares = [jnp.sum(_assigned(routed, reading) * weight_BT1, axis=(0, 1)) for routed in layers]
     share_LK = jax.lax.stop_gradient(jnp.stack(shares) if shares else jnp.zeros((0, 0)))
-    return loss + router_loss, (loss, router_loss, share_LK)
+    return loss + router_loss, (loss, router_loss, share_LK, _pairs(run, reading, layers, batch.probes_BP))
+
+
+def _pairs(
+    run: config.Config, reading: Reading | None, layers: Sequence[Routed], probes_BP: jax.Array | None
+) -> jax.Array:
+    """Of all Focus layers."""
+    if isinstance(run.attention, config.Dense) or reading is None:
+        return jnp.zeros(())
+    count = partial(computed_pairs, run.attention, reading, probes_BP=probes_BP)
+    return sum((jnp.sum(count(jax.lax.stop_gradient(r.log_affinity_BTK))) for r in layers), jnp.zeros(()))
+
+
+def _kept_fraction(run: config.Config, pairs: jax.Array, sequences: int, tokens: int) -> jax.Array:
+    focus = pairs / float(sequences * dense_pairs(tokens))
+    return (run.model.layers - len(focus_layers(run)) + focus) / run.model.layers
 
 
 def _assigned(routed: Routed, reading: Reading | None) -> jax.Array:

@@ -32,6 +32,13 @@ def test_flops_of_a_token_by_hand(run):
     weights = 2 * (32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 48) + 32 * 384
     attention = 2 * 12 * 32 * (48 * 49 / 2) / 48
     assert flops.dense_equivalent(run) == 6 * weights + attention
+    assert flops.even_fraction(run) == flops.even_fraction(dense_twin(run)) == 1
+    distant = 42 * 43 / 2
+    gated = changed(run, attention={"training": "hard", "router": "gate"})
+    assert flops.even_fraction(gated) == pytest.approx(1 - 0.5 * distant / (48 * 49 / 2))
+    probed = changed(gated, attention={"router": "distill", "probes": 6, "dense_layers": (0,)})
+    more = flops.even_fraction(gated) + 6 / 48
+    assert flops.even_fraction(probed) == pytest.approx((1 + more) / 2)
     routers = 6 * 2 * 8 * (32 + 4)
     assert flops.executed(run, 0.7) == pytest.approx(6 * weights + routers + 0.7 * attention)
 

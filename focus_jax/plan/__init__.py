@@ -1,0 +1,1 @@
+"""What a run will need on its devices, before anyone pays for them."""

@@ -3,7 +3,7 @@
 Question   Does Focus differ from dense attention by as much when key/value heads are shared? 2B tokens.
 Expected   Open; compare with configs/llama_7b.py.
 Data       as configs/llama_7b.py
-Memory     see python -m focus_jax.plan.
+Memory     About 53 GiB on each of eight H200s, by shapes (python -m focus_jax.plan compiles it).
 Cost       About 123 H200 hours for both twins at 40 % utilisation, evaluation apart.
 Command    python train.py --config configs/llama_7b_gqa.py
            One H200 and 32,768 tokens as configs/llama_7b.py says.

@@ -3,7 +3,7 @@
 Question   Is the paper's 13.82 against 13.89 (perplexity, 2B tokens) there again?
 Expected   Near equal; the figures are labelled, since Sinkhorn reads later tokens. Every pair is computed: no speedup.
 Data       as configs/llama_7b.py
-Memory     see python -m focus_jax.plan.
+Memory     About 50 GiB on each of eight H200s, by shapes (python -m focus_jax.plan compiles it).
 Cost       About 116 H200 hours for both twins at 40 % utilisation, evaluation apart.
 Command    python train.py --config configs/llama_7b_paper.py
 """

@@ -1,0 +1,88 @@
+"""What is compared: how the one attention layer of the model reads distant tokens and how its router learns."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from focus_jax.config import Checkpoint, Config, Data, Dense, Focus, Optimizer, Training, llama
+from focus_jax.studies.recall.task import TOKENS, VOCABULARY, WINDOW, Form
+
+STEPS, BATCH = 1000, 16
+PROBES = 13
+"""A quarter of the rows."""
+
+WITHOUT_ROUTER = ("dense", "local")
+WITH_ROUTER = ("frozen", "soft", "gate", "anneal", "distill")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run, but for what `changes` overrides in its config."""
+
+    form: Form
+    name: str
+    groups: int
+    top_k: int
+    seed: int
+    changes: str = ""
+    """SECTION.FIELD=VALUE, separated by spaces: a variant of the rule."""
+
+
+IDENTITY = tuple(field.name for field in dataclasses.fields(Arm))
+
+
+def arms(
+    forms: Iterable[Form], names: Iterable[str], groups: Iterable[int], top_ks: Iterable[int], seeds: int, changes: str
+) -> Iterator[Arm]:
+    """Seed by seed, so that an interrupted study has all arms at some seeds. K and M mean nothing without a router."""
+    for seed, form, name in itertools.product(range(seeds), forms, names):
+        if name in WITHOUT_ROUTER:
+            yield Arm(form, name, 1, 0, seed, changes)
+            continue
+        for number, top_k in itertools.product(groups, top_ks):
+            yield Arm(form, name, number, top_k, seed, changes)
+
+
+def config_of(arm: Arm) -> Config:
+    run = Config(
+        run="recall",
+        seed=arm.seed,
+        models=("dense",) if arm.name == "dense" else ("focus",),
+        model=llama(vocab_size=VOCABULARY, width=64, layers=1, heads=4, kv_heads=4, mlp_width=128),
+        attention=_attention(arm),
+        data=Data(store="recall"),
+        training=Training(steps=STEPS, batch_size=BATCH, sequence_length=TOKENS),
+        optimizer=Optimizer(
+            peak_lr=3e-3,
+            warmup_steps=50,
+            weight_decay=0.0,
+            router_lr_multiplier=0.0 if arm.name == "frozen" else 1.0,
+        ),
+        checkpoint=Checkpoint(every=STEPS),
+    )
+    # Short sequences: the definition is faster than anything in blocks.
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, attention_implementation="reference"))
+    return _changed(run, arm.changes)
+
+
+def _attention(arm: Arm) -> Dense | Focus:
+    if arm.name == "dense":
+        return Dense()
+    focus = Focus(groups=arm.groups, top_k=arm.top_k, window=WINDOW, probes=PROBES)
+    rules = {
+        "soft": {"training": "soft"},
+        "gate": {"router": "gate"},
+        "anneal": {"router": "gate", "hard_from_step": STEPS // 2},
+    }
+    return dataclasses.replace(focus, **rules.get(arm.name, {}))
+
+
+def _changed(run: Config, changes: str) -> Config:
+    for change in changes.split():
+        place, value = change.split("=")
+        section, field = place.split(".")
+        old = getattr(run, section)
+        typed = type(getattr(old, field))(value)
+        run = dataclasses.replace(run, **{section: dataclasses.replace(old, **{field: typed})})
+    return run

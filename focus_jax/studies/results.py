@@ -1,0 +1,38 @@
+"""The results file of a study: one JSON object a line, appended as each run finishes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from focus_jax.errors import UserError
+
+Row = dict[str, Any]
+
+
+class Results:
+    """Rows are known by the fields of their arm; an interrupted study goes on with those that are missing."""
+
+    def __init__(self, path: Path, identity: tuple[str, ...]):
+        self.path = path
+        self._identity = identity
+        self.rows = list(self._read()) if path.exists() else []
+
+    def has(self, arm: Row) -> bool:
+        return any(self._key(row) == self._key(arm) for row in self.rows)
+
+    def append(self, row: Row) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.rows.append(row)
+
+    def _key(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row.get(name) for name in self._identity)
+
+    def _read(self) -> Iterator[Row]:
+        for number, line in enumerate(self.path.read_text().splitlines(), start=1):
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                raise UserError(f"{self.path}: line {number} is no JSON row; remove it, and its run is done again")

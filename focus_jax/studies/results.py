@@ -35,4 +35,6 @@ class Results:
             try:
                 yield json.loads(line)
             except json.JSONDecodeError:
-                raise UserError(f"{self.path}: line {number} is no JSON row; remove it, and its run is done again")
+                raise UserError(
+                    f"{self.path}: line {number} is no JSON row; remove it, and its run is done again"
+                ) from None

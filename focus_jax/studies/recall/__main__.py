@@ -35,8 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", action="store_true", help="print the table and run nothing")
     options = parser.parse_args(arguments)
     results = Results(options.results, IDENTITY)
-    planned = [] if options.table else arms(
-        options.forms, options.names, options.groups, options.top_k, options.seeds, options.changes
+    planned = (
+        []
+        if options.table
+        else arms(options.forms, options.names, options.groups, options.top_k, options.seeds, options.changes)
     )
     for arm in planned:
         if not results.has(dataclasses.asdict(arm)):

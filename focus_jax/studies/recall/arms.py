@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from focus_jax.config import Checkpoint, Config, Data, Dense, Focus, Optimizer, Training, llama
 from focus_jax.studies.recall.task import TOKENS, VOCABULARY, WINDOW, Form
@@ -70,7 +71,7 @@ def _attention(arm: Arm) -> Dense | Focus:
     if arm.name == "dense":
         return Dense()
     focus = Focus(groups=arm.groups, top_k=arm.top_k, window=WINDOW, probes=PROBES)
-    rules = {
+    rules: dict[str, dict[str, Any]] = {
         "soft": {"training": "soft"},
         "gate": {"router": "gate"},
         "anneal": {"router": "gate", "hard_from_step": STEPS // 2},

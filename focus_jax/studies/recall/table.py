@@ -10,7 +10,7 @@ SHARE_OF_DENSE = 0.9
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Accuracy read hard: mean and range over seeds; tokens to 90 % of dense: median, where more than half get there."""
+    """Accuracy read hard, mean and range over seeds; tokens to 90 % of dense, median (a seed may not get there)."""
     lines = [
         f"{'form':6} {'arm':34} {'K':>2} {'M':>2} {'seeds':>5}  {'accuracy':>8}  {'lowest':>6} {'highest':>7}  "
         f"{'kept':>5}  {'largest group':>13}  {'tokens to 90 % of dense':>23}"
@@ -18,7 +18,8 @@ def table(rows: Sequence[Row]) -> str:
     by_arm = defaultdict(list)
     for row in rows:
         by_arm[row["form"], row["name"], row["changes"], row["groups"], row["top_k"]].append(row)
-    dense = {row["form"]: _mean(rows, "accuracy", form=row["form"], name="dense") for row in rows if row["name"] == "dense"}
+    forms = {row["form"] for row in rows if row["name"] == "dense"}
+    dense = {form: _mean_accuracy(rows, form=form, name="dense") for form in forms}
     for (form, name, changes, groups, top_k), same in by_arm.items():
         accuracies = [row["accuracy"] for row in same]
         reached = sorted(_tokens_to(row, SHARE_OF_DENSE * dense.get(form, 1.0)) for row in same)
@@ -33,13 +34,13 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _mean(rows: Sequence[Row], value: str, **fields: str) -> float:
-    return statistics.mean(row[value] for row in rows if all(row[name] == want for name, want in fields.items()))
+def _mean_accuracy(rows: Sequence[Row], **fields: str) -> float:
+    return statistics.mean(row["accuracy"] for row in rows if all(row[name] == want for name, want in fields.items()))
 
 
 def _tokens_to(row: Row, accuracy: float) -> float:
     """Training tokens after which the accuracy was first reached."""
     for number, reached in enumerate(row["accuracy_curve"], start=1):
         if reached >= accuracy:
-            return number * 100 * row["tokens_per_step"]
+            return number * row["tokens_between"]
     return float("inf")

@@ -1,8 +1,9 @@
 """The task: a sequence shows symbols with their values, and then asks for the value of each.
 
-A key token names a symbol and a value at once, a query token a symbol; window-many tokens without meaning lie between, so
-every key is distant to every query. In form `kind` the initial embeddings of a symbol's keys and query share a feature,
-the symbol's kind; in form `apart` they share nothing, and which keys belong to which query has to be learned.
+A key token names a symbol and a value at once, a query token a symbol; as many tokens without meaning as the window is
+wide lie between, so every key is distant to every query. In form `kind` the initial embeddings of a symbol's keys and
+query share a feature, the symbol's kind; in form `apart` they share nothing, and which keys belong to which query has to
+be learned.
 
 Letters: B batch, T tokens, N symbols shown, V vocabulary, D width.
 """
@@ -47,7 +48,7 @@ def _sequence(key: jax.Array) -> Batch:
     return Batch(inputs_T, targets_T)
 
 
-def initial_embeddings(key: jax.Array, form: Form, rows: int, width: int, std: float) -> jax.Array:
+def initial_embeddings(key: jax.Array, form: Form, *, rows: int, width: int, std: float) -> jax.Array:
     """(V, D): a token's embedding is the sum of its features, each a random vector."""
     draw_features = partial(_features, width=width, std=std)
     keys = jax.random.split(key, 6)

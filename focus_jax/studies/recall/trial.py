@@ -48,16 +48,16 @@ def run_arm(arm: Arm) -> Row:
         **dataclasses.asdict(arm),
         **{name: round(float(value), 4) for name, value in measured.items()},
         "accuracy_curve": curve,
-        "tokens_per_step": run.training.batch_size * TOKENS,
+        "tokens_between": STEPS_BETWEEN_MEASUREMENTS * run.training.batch_size * TOKENS,
         "seconds": round(time.perf_counter() - started, 1),
     }
 
 
 def _initial(run: Config, arm: Arm) -> TrainState:
     state = initial_state(run, make_optimizer(run))
-    table_VD = state.params["embedding"]["embedding"]
+    rows, width = state.params["embedding"]["embedding"].shape
     key = jax.random.fold_in(jax.random.key(arm.seed), 77)
-    features_VD = initial_embeddings(key, arm.form, *table_VD.shape, run.model.init_std)
+    features_VD = initial_embeddings(key, arm.form, rows=rows, width=width, std=run.model.init_std)
     return state._replace(params={**state.params, "embedding": {"embedding": features_VD}})
 
 
@@ -78,7 +78,8 @@ def _measure(run: Config, state: TrainState, test: Batch) -> dict[str, Any]:
     logits_BTV, layers = merge(graph_of(run), state.params, state.potentials)(test.inputs_BT, reading)
     asked_BT = test.targets_BT != NO_TARGET
     right_BT = (jnp.argmax(logits_BTV[..., :VALUES], axis=-1) == test.targets_BT) & asked_BT
-    measured = {"accuracy": jnp.sum(right_BT) / jnp.sum(asked_BT), "kept_fraction": jnp.ones(()), "dominance": jnp.ones(())}
+    measured = {name: jnp.ones(()) for name in ("accuracy", "kept_fraction", "dominance")}
+    measured["accuracy"] = jnp.sum(right_BT) / jnp.sum(asked_BT)
     if isinstance(attention, Focus) and reading is not None:
         log_affinity_BTK = layers[0].log_affinity_BTK
         membership = routing.memberships(log_affinity_BTK, top_k=reading.top_k, kind=attention.membership)

@@ -1,0 +1,39 @@
+"""The benchmark of whole train steps: its rows and its bound, never its times."""
+
+import argparse
+import json
+
+import pytest
+
+from focus_jax.bench import training
+from focus_jax.config import dense_twin
+
+
+def options(**changes) -> argparse.Namespace:
+    return argparse.Namespace(**({"groups": 8, "top_k": 1, "window": 128, "probes": 32} | changes))
+
+
+def test_bounds_of_evenly_used_groups_are_those_of_the_goal():
+    """About 1.9 at 4K tokens and 3.6 at 16K, with the probe rows."""
+    for tokens, bound in ((4096, 1.9), (16384, 3.6)):
+        run = training.bench_config(options(), tokens)
+        local = 129 / (tokens / 2)
+        focus = training.step_flops(run, local + (1 - local) / 8)
+        assert training.step_flops(dense_twin(run), 1.0) / focus == pytest.approx(bound, rel=0.05)
+        without_probes = training.step_flops(training.bench_config(options(probes=1), tokens), local + (1 - local) / 8)
+        assert 1.0 < focus / without_probes < 1.1
+
+
+def test_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "MATMUL_SIZE", {"cpu": 64})
+    monkeypatch.setattr(training, "SETTLING_STEPS", 1)
+    monkeypatch.setattr(training, "SETTLING_TOKENS", 64)
+    path = tmp_path / "rows.json"
+    assert (
+        training.main(["--tokens", "64", "--window", "8", "--groups", "2", "--repeats", "1", "--json", str(path)]) == 0
+    )
+    dense, focus = json.loads(path.read_text())
+    assert (dense["model"], focus["model"]) == ("dense", "focus")
+    assert dense["speedup"] == dense["bound"] == dense["kept_fraction"] == 1
+    assert 0.2 < focus["kept_fraction"] < 1
+    assert focus["tokens_per_second"] == pytest.approx(64 / focus["seconds_per_step"])

@@ -35,6 +35,5 @@ class Results:
             try:
                 yield json.loads(line)
             except json.JSONDecodeError:
-                raise UserError(
-                    f"{self.path}: line {number} is no JSON row; remove it, and its run is done again"
-                ) from None
+                place = f"{self.path}: line {number}"
+                raise UserError(f"{place} is no JSON row; remove it, and its run is done again") from None

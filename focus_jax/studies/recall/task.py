@@ -2,8 +2,8 @@
 
 A key token names a symbol and a value at once, a query token a symbol; as many tokens without meaning as the window is
 wide lie between, so every key is distant to every query. In form `kind` the initial embeddings of a symbol's keys and
-query share a feature, the symbol's kind; in form `apart` they share nothing, and which keys belong to which query has to
-be learned.
+query share a feature, the symbol's kind; in form `apart` they share nothing, and which keys belong to which query has
+to be learned.
 
 Letters: B batch, T tokens, N symbols shown, V vocabulary, D width.
 """

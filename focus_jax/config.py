@@ -64,8 +64,9 @@ class Focus(Section):
     balance: Literal["carried", "sinkhorn", "none"] = "carried"
     """What keeps groups in use: potentials carried between steps (causal), the published Sinkhorn over the tokens of
     the sequence (NOT causal: it reads the future), or nothing (collapses)."""
-    balance_rate: NonNegativeFloat = 0.5
-    """Step size of the carried potentials at the peak learning rate; it follows the learning-rate schedule down."""
+    balance_rate: NonNegativeFloat = 0.05
+    """Step size of the carried potentials at the peak learning rate; it follows the shape of the learning-rate schedule
+    down to 0, so that groups settle before the run ends."""
     sinkhorn_rounds: PositiveInt = 10
     """Rounds of balance="sinkhorn"."""
     gate: Literal["log", "sigmoid"] = "log"
@@ -250,7 +251,7 @@ class Optimizer(Section):
     """Decoupled, on matrices and embeddings other than the router's."""
     clip_norm: PositiveFloat = 1.0
     """Largest global gradient norm; of the routers apart from the rest, so that twins are clipped alike."""
-    router_lr_multiplier: NonNegativeFloat = 1.0
+    router_lr_multiplier: NonNegativeFloat = 0.3
     """Learning rate of router projections and centroids, as a multiple of the rest; 0 keeps routers as they were drawn
     (a control)."""
 

@@ -12,7 +12,17 @@ ROUTER = "router"
 
 
 def relative_schedule(run: config.Config) -> optax.Schedule:
-    """The learning rate of a step (from 0) as a share of the peak; the potentials' step size follows it too."""
+    """The learning rate of a step (from 0) as a share of the peak."""
+    return _schedule(run, run.optimizer.final_lr_fraction)
+
+
+def settling_schedule(run: config.Config) -> optax.Schedule:
+    """The same shape, ending at 0: the potentials' step size as a share of attention.balance_rate. Groups that go on
+    moving until the end cost accuracy (EXPERIMENTS.md)."""
+    return _schedule(run, 0.0)
+
+
+def _schedule(run: config.Config, final_fraction: float) -> optax.Schedule:
     optimizer, steps = run.optimizer, run.training.steps
     decay_steps = optimizer.decay_steps or steps - optimizer.warmup_steps
     stable_until = steps - decay_steps
@@ -21,7 +31,7 @@ def relative_schedule(run: config.Config) -> optax.Schedule:
         warm_up = jnp.minimum((step + 1) / max(optimizer.warmup_steps, 1), 1.0)
         progress = jnp.clip((step - stable_until) / max(decay_steps - 1, 1), 0.0, 1.0)
         fallen = (1 - jnp.cos(jnp.pi * progress)) / 2 if optimizer.decay == "cosine" else progress
-        return warm_up * (1 - (1 - optimizer.final_lr_fraction) * fallen)
+        return warm_up * (1 - (1 - final_fraction) * fallen)
 
     return schedule
 

@@ -22,7 +22,7 @@ from focus_jax.model import Reading, Routed, computed_pairs, focus_layers
 from focus_jax.parallel.axes import constrained
 from focus_jax.training import guard
 from focus_jax.training.loss import NO_TARGET, loss_sum
-from focus_jax.training.optimizer import at_step, norms_apart, relative_schedule
+from focus_jax.training.optimizer import at_step, norms_apart, relative_schedule, settling_schedule
 from focus_jax.training.state import PROBES_STREAM, TrainState, merge
 
 
@@ -74,7 +74,7 @@ def make_train_step(
     run: config.Config, graph: nnx.GraphDef, optimizer: optax.GradientTransformation, reading: Reading | None
 ) -> TrainStep:
     """step(state, inputs_BT, targets_BT) → (state, metrics): a pure function, to be jitted by the caller."""
-    schedule = relative_schedule(run)
+    schedule, settling = relative_schedule(run), settling_schedule(run)
 
     def train_step(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> tuple[TrainState, StepMetrics]:
         sums = accumulate(run, graph, reading, state, inputs_BT, targets_BT)
@@ -83,7 +83,7 @@ def make_train_step(
         deviations = guard.deviations(state.guard, sums.loss, run.guard.spike_window)
         spike = deviations > (run.guard.spike_deviations or jnp.inf)
         applied = finite & ~spike
-        new_state = jax.lax.cond(applied, partial(_updated, run, optimizer, schedule), _skipped, state, sums)
+        new_state = jax.lax.cond(applied, partial(_updated, run, optimizer, settling), _skipped, state, sums)
         return new_state, StepMetrics(
             loss=sums.loss,
             router_loss=sums.router_loss if _learns_from_probes(run.attention, reading) else None,
@@ -199,7 +199,7 @@ def _probes(run: config.Config, reading: Reading | None, step: jax.Array, inputs
 def _updated(
     run: config.Config,
     optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
+    settling: optax.Schedule,
     state: TrainState,
     sums: BatchSums,
 ) -> TrainState:
@@ -207,7 +207,7 @@ def _updated(
     return TrainState(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
-        potentials=_next_potentials(run, schedule(state.step), state.potentials, sums.share_LK),
+        potentials=_next_potentials(run, settling(state.step), state.potentials, sums.share_LK),
         opt_state=opt_state,
         guard=guard.applied(state.guard, sums.loss, run.guard.spike_window),
     )
@@ -218,12 +218,12 @@ def _skipped(state: TrainState, sums: BatchSums) -> TrainState:
     return state._replace(step=step, opt_state=at_step(state.opt_state, step), guard=guard.skipped(state.guard))
 
 
-def _next_potentials(run: config.Config, relative_lr: jax.Array, potentials: Any, share_LK: jax.Array) -> Any:
-    """Only the balance `carried` keeps potentials; they settle as the learning rate falls."""
+def _next_potentials(run: config.Config, relative_rate: jax.Array, potentials: Any, share_LK: jax.Array) -> Any:
+    """Only the balance `carried` keeps potentials."""
     if isinstance(run.attention, config.Dense) or run.attention.balance != "carried":
         return potentials
     potentials_of_layers, structure = jax.tree.flatten(potentials)
-    rate = run.attention.balance_rate * relative_lr
+    rate = run.attention.balance_rate * relative_rate
     moved = [
         routing.next_potential(v_K, share_K, rate) for v_K, share_K in zip(potentials_of_layers, share_LK, strict=True)
     ]

@@ -13,7 +13,7 @@ from focus_jax.evaluation.readings import readings_of
 from focus_jax.model import as_trained
 from focus_jax.routing import next_potential
 from focus_jax.training.loss import loss_sum, token_nats
-from focus_jax.training.optimizer import at_step, decayed, make_optimizer, relative_schedule, routed
+from focus_jax.training.optimizer import at_step, decayed, make_optimizer, relative_schedule, routed, settling_schedule
 from focus_jax.training.state import TrainState, build, graph_of, initial_state, merge
 from focus_jax.training.step import StepMetrics, TrainStep, make_train_step
 from tests.changes import changed
@@ -171,7 +171,7 @@ def test_shares_are_counts_where_the_pattern_is_hard(run):
     # The first layer's groups do not depend on the probe rows.
     best_BT = jnp.argmax(layers[0].log_affinity_BTK, axis=-1)
     share_K = jnp.bincount(best_BT[targets_BT >= 0], length=4) / (targets_BT >= 0).sum()
-    expected_K = next_potential(jnp.zeros(4), share_K, relative_schedule(run)(0))
+    expected_K = next_potential(jnp.zeros(4), share_K, settling_schedule(run)(0))
     np.testing.assert_allclose(jax.tree.leaves(moved.potentials)[0], expected_K, rtol=1e-5)
 
 
@@ -184,7 +184,7 @@ def test_potentials_move_for_carried_alone_and_by_the_schedule(run):
         assert not any(jnp.any(v_K) for v_K in jax.tree.leaves(still.potentials))
     faster, _ = step(changed(run, attention={"balance_rate": 2 * run.attention.balance_rate}))
     assert_close(jax.tree.map(lambda v: 2 * v, moved.potentials), faster.potentials, rtol=1e-5)
-    # The rate follows the learning rate: during the warm-up's first of four steps it is a quarter.
+    # The rate follows the learning rate's shape: in the warm-up's first of eight steps it is a quarter of that of two.
     slower, _ = step(changed(run, optimizer={"warmup_steps": 8}))
     assert_close(jax.tree.map(lambda v: v / 4, moved.potentials), slower.potentials, rtol=1e-5)
 
@@ -209,6 +209,7 @@ def test_schedule_warms_up_stays_and_decays(run):
     schedule = relative_schedule(wsd)
     np.testing.assert_allclose([schedule(s) for s in (0, 4, 9, 50, 79, 80)], [0.1, 0.5, 1, 1, 1, 1], rtol=1e-6)
     np.testing.assert_allclose(schedule(99), wsd.optimizer.final_lr_fraction, rtol=1e-6)
+    np.testing.assert_allclose([settling_schedule(wsd)(s) for s in (0, 50, 99)], [0.1, 1, 0], atol=1e-6)
     cosine = relative_schedule(
         changed(run, training={"steps": 101}, optimizer={"warmup_steps": 0, "final_lr_fraction": 0.0})
     )
@@ -234,7 +235,7 @@ def test_decay_spares_router_and_vectors_and_the_router_has_its_own_rate(run):
     assert not any(
         u.any() for u, flag in zip(jax.tree.leaves(decay), jax.tree.leaves(decayed(params)), strict=True) if not flag
     )
-    plain, faster = update(weight_decay=0), update(weight_decay=0, router_lr_multiplier=3.0)
+    plain, faster = update(weight_decay=0, router_lr_multiplier=1.0), update(weight_decay=0, router_lr_multiplier=3.0)
     ratio = jax.tree.map(lambda a, b: float(jnp.mean(b / a)), plain, faster)
     for path, value in jax.tree.leaves_with_path(ratio):
         assert value == pytest.approx(3.0 if "router" in str(path) else 1.0)

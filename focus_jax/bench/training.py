@@ -13,16 +13,13 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from focus_jax import routing
 from focus_jax.accounting import flops
-from focus_jax.accounting.pairs import FORWARD_AND_BACKWARD, dense_pairs
 from focus_jax.accounting.peaks import MATMUL_SIZE
 from focus_jax.bench.attention import count, counts, device
 from focus_jax.bench.programs import Program, compile_all, interleaved_seconds
@@ -31,7 +28,7 @@ from focus_jax.config import Checkpoint, Config, Data, Focus, Optimizer, Trainin
 from focus_jax.errors import UserError, exit_code
 from focus_jax.model import as_trained
 from focus_jax.training.optimizer import make_optimizer
-from focus_jax.training.state import TrainState, graph_of, initial_state, merge
+from focus_jax.training.state import TrainState, graph_of, initial_state
 from focus_jax.training.step import make_train_step
 
 VOCABULARY = 256
@@ -67,9 +64,10 @@ def measure(options: argparse.Namespace, tokens: int) -> list[dict[str, Any]]:
     for name, failure in {**failures, **more_failures}.items():
         raise UserError(f"{name} at {tokens} tokens: {failure}")
 
+    steps = {name: compiled[name] for name in models}
     matmul_rate = 2 * size**3 / seconds["matmul"]
-    kept = {"dense": 1.0, "focus": kept_fraction(focus, states["focus"], batch[0])}
-    executed = {name: tokens * step_flops(run, kept[name]) for name, run in models.items()}
+    kept = {name: float(program.executable(*program.arguments)[1].kept_fraction) for name, program in steps.items()}
+    executed = {name: tokens * flops.executed(run, kept[name]) for name, run in models.items()}
     return [
         {
             "tokens": tokens,
@@ -110,34 +108,6 @@ def train_step(run: Config) -> Any:
 def random_batch(tokens: int, seed: int = 0) -> tuple[jax.Array, jax.Array]:
     tokens_BT = jax.random.randint(jax.random.key(seed), (1, tokens + 1), 0, VOCABULARY)
     return tokens_BT[:, :-1], tokens_BT[:, 1:]
-
-
-def kept_fraction(run: Config, state: TrainState, inputs_BT: jax.Array) -> float:
-    """Of the pattern that is timed, mean over layers; without the probe rows."""
-    focus = run.attention
-    assert isinstance(focus, Focus)
-
-    def kept(state: TrainState) -> jax.Array:
-        model = merge(graph_of(run), state.params, state.potentials)
-        _, layers = model.features(inputs_BT, as_trained(focus, 0))
-        count = partial(routing.kept_pairs, num_groups=focus.groups, window=focus.window)
-        patterns = [
-            routing.memberships(layer.log_affinity_BTK, top_k=focus.top_k, kind=focus.membership) for layer in layers
-        ]
-        return jnp.stack([count(pattern) for pattern in patterns]).mean()
-
-    return float(jax.jit(kept)(state)) / dense_pairs(inputs_BT.shape[1])
-
-
-def step_flops(run: Config, kept_fraction: float) -> float:
-    """Per token. Probe rows see half of the distant keys and the window on average."""
-    without_probes = flops.executed(run, kept_fraction)
-    if not isinstance(run.attention, Focus):
-        return without_probes
-    tokens, window = run.training.sequence_length, run.attention.window
-    probes = min(run.attention.probes, max(tokens - window - 1, 0))
-    pairs = probes * (tokens + window) / 2
-    return without_probes + run.model.layers * FORWARD_AND_BACKWARD * run.model.width * pairs / tokens
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from focus_jax.accounting import flops
 from focus_jax.bench import training
 from focus_jax.config import dense_twin
 
@@ -17,11 +18,8 @@ def test_bounds_of_evenly_used_groups_are_those_of_the_goal():
     """About 1.9 at 4K tokens and 3.6 at 16K, with the probe rows."""
     for tokens, bound in ((4096, 1.9), (16384, 3.6)):
         run = training.bench_config(options(), tokens)
-        local = 129 / (tokens / 2)
-        focus = training.step_flops(run, local + (1 - local) / 8)
-        assert training.step_flops(dense_twin(run), 1.0) / focus == pytest.approx(bound, rel=0.05)
-        without_probes = training.step_flops(training.bench_config(options(probes=1), tokens), local + (1 - local) / 8)
-        assert 1.0 < focus / without_probes < 1.1
+        focus = flops.executed(run, flops.even_fraction(run))
+        assert flops.executed(dense_twin(run), 1.0) / focus == pytest.approx(bound, rel=0.05)
 
 
 def test_rows(tmp_path, monkeypatch):

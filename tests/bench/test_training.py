@@ -27,9 +27,8 @@ def test_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "SETTLING_STEPS", 1)
     monkeypatch.setattr(training, "SETTLING_TOKENS", 64)
     path = tmp_path / "rows.json"
-    assert (
-        training.main(["--tokens", "64", "--window", "8", "--groups", "2", "--repeats", "1", "--json", str(path)]) == 0
-    )
+    small = ["--tokens", "64", "--window", "8", "--groups", "2", "--probes", "2", "--repeats", "1"]
+    assert training.main([*small, "--json", str(path)]) == 0
     dense, focus = json.loads(path.read_text())
     assert (dense["model"], focus["model"]) == ("dense", "focus")
     assert dense["speedup"] == dense["bound"] == dense["kept_fraction"] == 1

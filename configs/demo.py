@@ -1,4 +1,4 @@
-"""Demo: is Focus, trained softly and read hard, as good as its dense twin on real text?
+"""Demo: is Focus, trained and read by its hard pattern, as good as its dense twin on real text?
 
 Question   Perplexity of both models at every checkpoint on unseen files of the Python standard library.
 Expected   Both fall together; a run this short cannot tell them apart (EXPERIMENTS.md says what can).

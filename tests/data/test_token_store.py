@@ -299,7 +299,7 @@ class TestRefused:
     def test_a_folder_that_is_something_else(self, data):
         Path(data.store).mkdir()
         (Path(data.store) / "thesis.tex").touch()
-        with pytest.raises(UserError, match=r"data\.store: .* is a folder but no token store"):
+        with pytest.raises(UserError, match=r"data\.store: .* is there but no token store"):
             open_store(data, 257)
 
 

@@ -30,9 +30,9 @@ def run(run: Config) -> Config:
     return changed(run, model={"layers": 1}, evaluation={"top_k": (1,)})
 
 
-@pytest.mark.parametrize("stop_step", [2, 7])
-def test_a_continued_run_equals_an_uninterrupted_one_bit_for_bit(run, text, monkeypatch, stop_step):
-    whole, parts = (changed(run, run=f"{run.run}-{name}") for name in ("whole", "parts"))
+@pytest.mark.parametrize(("stop_step", "focus"), [(2, {}), (7, {"training": "hard", "hard_from_step": 5, "probes": 6})])
+def test_a_continued_run_equals_an_uninterrupted_one_bit_for_bit(run, text, monkeypatch, stop_step, focus):
+    whole, parts = (changed(run, run=f"{run.run}-{name}", attention=focus) for name in ("whole", "parts"))
     assert start(whole) == 0
     with monkeypatch.context() as patch:
         stop_after(patch, stop_step)

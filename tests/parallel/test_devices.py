@@ -54,6 +54,7 @@ def check(found: dict[str, dict]) -> None:
         np.testing.assert_allclose(other["losses"], one["losses"], rtol=1e-4, err_msg=sizes)
 
 
+@pytest.mark.slow
 def test_a_mixed_mesh_of_eight_computes_what_one_device_does(run, tmp_path):
     check(outcomes(tmp_path, changed(run, model={"layers": 1}, training={"microbatches": 2}), 3, ("2,2,2",)))
 

@@ -22,7 +22,7 @@ from focus_jax.run_folder import RunFolder
 
 def main() -> int:
     run, options = _parse(sys.argv[1:])
-    if options.shardings:
+    if options.shardings is not None:
         from focus_jax.sharding_table import sharding_table
 
         print(sharding_table(run, options.shardings))

@@ -163,7 +163,8 @@ def _schedule_contradictions(config: Config) -> Iterator[tuple[str, str]]:
     if training.sequence_length % training.loss_chunks:
         yield "training.loss_chunks", f"{training.loss_chunks} does not divide {training.sequence_length} tokens"
     if optimizer.warmup_steps >= training.steps:
-        yield "optimizer.warmup_steps", f"{optimizer.warmup_steps} leaves nothing of {training.steps} training.steps"
+        warmup = optimizer.warmup_steps
+        yield "optimizer.warmup_steps", f"{warmup} leaves nothing of {training.steps} training.steps; name fewer"
     if optimizer.decay_steps is not None and optimizer.warmup_steps + optimizer.decay_steps > training.steps:
         yield "optimizer.decay_steps", f"with the warm-up it is longer than the {training.steps} training.steps"
 
@@ -184,6 +185,12 @@ def _focus_contradictions(config: Config, focus: Focus) -> Iterator[tuple[str, s
             yield "attention.dense_layers", f"there is no layer {layer}; the last is {config.model.layers - 1}"
     if focus.training == "hard" and focus.router == "gate" and (focus.gate, focus.membership) != ("log", "query"):
         yield "attention.router", 'a hard pattern carries gates only where gate="log" and membership="query"'
+    distant_rows = max(config.training.sequence_length - focus.window - 1, 0)
+    if focus.training == "hard" and focus.router == "distill" and 0 < distant_rows <= focus.probes:
+        yield (
+            "attention.probes",
+            f"{focus.probes} leave none of the {distant_rows} rows with distant keys to the hard pattern; name fewer",
+        )
     if focus.hard_from_step and focus.training == "soft":
         yield "attention.hard_from_step", 'soft training does not become hard; set training="hard", or leave it at 0'
     if focus.hard_from_step >= config.training.steps:

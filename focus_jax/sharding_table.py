@@ -7,6 +7,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from focus_jax import config
+from focus_jax.errors import UserError
 from focus_jax.parallel.mesh import check_batch, check_heads, mesh_shape
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import initial_state, parameter_axes, state_shardings
@@ -17,6 +18,8 @@ def sharding_table(run: config.Config, devices: int) -> str:
 
     Raises UserError where the run does not divide among that many devices.
     """
+    if devices < 1:
+        raise UserError(f"--shardings: there are no meshes of {devices} devices; name at least 1")
     shape = mesh_shape(run.mesh, devices)
     mesh = AbstractMesh(tuple(shape.values()), tuple(shape), axis_types=(AxisType.Auto,) * len(shape))
     check_heads(run.model, mesh)

@@ -167,6 +167,20 @@ VALUES = [
         ("--attention.top-k 9", "attention.top_k: 9 is more than the 4 groups"),
         ("--attention.groups 65", "attention.groups: Input should be less than or equal to 64"),
         ("--attention.temperature 0", "attention.temperature: Input should be greater than 0"),
+        (
+            "--attention.training hard --attention.probes 999",
+            "attention.probes: 999 leave none of the .* rows with distant keys .*; name fewer",
+        ),
+        (
+            "--attention.training hard --attention.router gate --attention.membership shared",
+            "attention.router: a hard pattern carries gates only",
+        ),
+        (
+            "--attention.training hard --attention.hard-from-step 4",
+            "attention.hard_from_step: the run has only 4 training.steps",
+        ),
+        ("--attention.hard-from-step 1", "attention.hard_from_step: soft training does not"),
+        ("--shardings 0", "--shardings: there are no meshes of 0 devices"),
         ("--attention.window -1", "attention.window: Input should be greater than or equal to 0"),
         ("--attention.dense-layers 7", "attention.dense_layers: there is no layer 7; the last is 0"),
         ("--attention.balance sinkhorn", 'attention.balance: "sinkhorn" sees the future.*evaluation.allow_noncausal'),

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 
 from focus_jax import config
+from focus_jax.config_loading import differences
 from focus_jax.errors import UserError
 from focus_jax.evaluation.causality import causality_report
 from focus_jax.evaluation.checkpoint import CheckpointEvaluation, held_out_sample, previous_groups
@@ -34,6 +35,8 @@ def evaluate(path: Path, run: config.Config, step: int | None, length: int | Non
 
 def causality(path: Path, run: config.Config, step: int | None, length: int | None) -> tuple[list[dict], bool]:
     """One entry per model and reading, and whether all are causal."""
+    if (length or run.training.sequence_length) < 2:
+        raise UserError("--length: one token has no suffix to change; name at least 2")
     mesh = first_devices(run.mesh)
     trained = load_trained(RunFolder(path), run, step, mesh)
     sample = held_out_sample(run, trained.store, length or run.training.sequence_length)
@@ -58,6 +61,17 @@ def _compare_runs(path: Path, run: config.Config, step: int | None, length: int 
     return [{**row, "step": focus.step, "tokens": focus.tokens} for row in evaluation.rows(measured, None)]
 
 
+_MAY_DIFFER = (
+    "model.attention_implementation",
+    "training.microbatches",
+    "training.remat",
+    "training.scan_layers",
+    "training.loss_chunks",
+    "optimizer.router_lr_multiplier",
+)
+"""Between twins: what changes no result, and what a dense model does not have."""
+
+
 def _check_comparable(focus: TrainedRun, dense: TrainedRun, against: Path) -> None:
     if focus.store.tokenizer_hash != dense.store.tokenizer_hash:
         raise UserError(f"{against}: its tokenizer is another one, so losses per token do not compare")
@@ -66,3 +80,10 @@ def _check_comparable(focus: TrainedRun, dense: TrainedRun, against: Path) -> No
             f"{against}: its checkpoint has seen {dense.tokens:,} tokens, this run's {focus.tokens:,}; "
             "name a --step at which both have seen the same"
         )
+    different = [
+        name
+        for name, *_ in differences(focus.run, dense.run)
+        if name.startswith(("model.", "training.", "optimizer.", "seed")) and name not in _MAY_DIFFER
+    ]
+    if different:
+        raise UserError(f"{against}: is no twin of this run; they differ in {', '.join(different)}")

@@ -19,7 +19,7 @@ from focus_jax.training.checkpoints import Checkpoints
 from focus_jax.training.loss import chunked_nats
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import TrainState, abstract_state, graph_of, initial_state, merge, state_shardings
-from focus_jax.training.step import StepMetrics, accumulate, make_train_step
+from focus_jax.training.step import StepMetrics, accumulate, make_train_step, probe_rows
 
 
 class Dispatched(NamedTuple):
@@ -96,7 +96,9 @@ class Learner:
         def look(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> Inspection:
             gradients = accumulate(self.run, self.graph, reading, state, inputs_BT, targets_BT).gradients
             model = merge(self.graph, state.params, state.potentials)
-            nats_BT = chunked_nats(self.run, model, model.features(inputs_BT, reading)[0], targets_BT)
+            probes_BP = probe_rows(self.run, reading, state.step, inputs_BT)
+            normed_BTD, _ = model.features(inputs_BT, reading, probes_BP)
+            nats_BT = chunked_nats(self.run, model, normed_BTD, targets_BT)
             norms = {
                 jax.tree_util.keystr(path, simple=True, separator="."): optax.tree.norm(gradient)
                 for path, gradient in jax.tree.leaves_with_path(gradients)

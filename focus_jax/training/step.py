@@ -110,11 +110,11 @@ def accumulate(
 ) -> BatchSums:
     """Loss, gradients and group shares of the batch, each divided by the valid tokens (or probe rows) of the whole
     batch up front, so that any split into microbatches sums to the same values."""
-    batch = Microbatch(inputs_BT, targets_BT, _probes(run, reading, state.step, inputs_BT))
+    batch = Microbatch(inputs_BT, targets_BT, probe_rows(run, reading, state.step, inputs_BT))
     valid_tokens = jnp.sum(targets_BT != NO_TARGET)
-    probe_rows = 1 if batch.probes_BP is None else max(batch.probes_BP.size, 1)
+    probes = 1 if batch.probes_BP is None else max(batch.probes_BP.size, 1)
     compute = jax.value_and_grad(
-        partial(_part, run, graph, reading, valid_tokens=valid_tokens, probe_rows=probe_rows), has_aux=True
+        partial(_part, run, graph, reading, valid_tokens=valid_tokens, probes=probes), has_aux=True
     )
     parts = jax.tree.map(partial(_split, run.training.microbatches), batch)
 
@@ -139,14 +139,14 @@ def _part(
     batch: Microbatch,
     *,
     valid_tokens: jax.Array,
-    probe_rows: int,
+    probes: int,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array, jax.Array]]:
     """This microbatch's part of what is minimised, and of the loss, the routers' loss, the groups' shares and the pairs
     that are computed."""
     model = merge(graph, params, potentials)
     normed_BTD, layers = model.features(batch.inputs_BT, reading, batch.probes_BP)
     loss = loss_sum(run, model, normed_BTD, batch.targets_BT) / valid_tokens
-    router_loss = sum((jnp.sum(routed.probe_nats_B) for routed in layers), jnp.zeros(())) / probe_rows
+    router_loss = sum((jnp.sum(routed.probe_nats_B) for routed in layers), jnp.zeros(())) / probes
     weight_BT1 = (batch.targets_BT != NO_TARGET)[..., None] / valid_tokens
     shares = [jnp.sum(_assigned(routed, reading) * weight_BT1, axis=(0, 1)) for routed in layers]
     share_LK = jax.lax.stop_gradient(jnp.stack(shares) if shares else jnp.zeros((0, 0)))
@@ -186,8 +186,9 @@ def _learns_from_probes(attention: config.Dense | config.Focus, reading: Reading
     )
 
 
-def _probes(run: config.Config, reading: Reading | None, step: jax.Array, inputs_BT: jax.Array) -> jax.Array | None:
-    """Drawn for a sequence by its place in the batch and the step, so that microbatches and devices change nothing."""
+def probe_rows(run: config.Config, reading: Reading | None, step: jax.Array, inputs_BT: jax.Array) -> jax.Array | None:
+    """Positions (B, P) of the rows that teach the routers at a step, None where nothing is learned from them. Drawn for
+    a sequence by its place in the batch and the step, so that microbatches and devices change nothing."""
     if not isinstance(run.attention, config.Focus) or not _learns_from_probes(run.attention, reading):
         return None
     batch, tokens = inputs_BT.shape

@@ -55,17 +55,21 @@ def check(found: dict[str, dict]) -> None:
 
 
 @pytest.mark.slow
-def test_a_mixed_mesh_of_eight_computes_what_one_device_does(run, tmp_path):
-    check(outcomes(tmp_path, changed(run, model={"layers": 1}, training={"microbatches": 2}), 3, ("2,2,2",)))
+@pytest.mark.parametrize("kind", ["soft", "dense", "distill"])
+def test_a_mixed_mesh_of_eight_computes_what_one_device_does(run, tmp_path, kind):
+    run = changed(run, model={"layers": 1}, training={"microbatches": 2})
+    if kind == "dense":
+        run = changed(dense_twin(run), models=("dense",))
+    if kind == "distill":
+        run = changed(run, attention={"training": "hard", "router": "distill"})
+    check(outcomes(tmp_path, run, 3, ("2,2,2",)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dense", "soft"])
-def test_every_mesh_computes_what_one_device_does(run, tmp_path, kind):
-    check(outcomes(tmp_path, changed(dense_twin(run), models=("dense",)) if kind == "dense" else run, 10, MESHES))
+def test_every_mesh_computes_what_one_device_does(run, tmp_path):
+    check(outcomes(tmp_path, run, 10, MESHES))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("router", ["gate", "distill"])
-def test_hard_patterns_are_the_same_on_all_kinds_of_meshes(run, tmp_path, router):
-    check(outcomes(tmp_path, changed(run, attention={"training": "hard", "router": router}), 10, SOME))
+def test_hard_patterns_are_the_same_on_all_kinds_of_meshes(run, tmp_path):
+    check(outcomes(tmp_path, changed(run, attention={"training": "hard", "router": "gate"}), 10, SOME))

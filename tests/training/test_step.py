@@ -11,7 +11,9 @@ import pytest
 from focus_jax.config import Config, dense_twin
 from focus_jax.evaluation.readings import readings_of
 from focus_jax.model import as_trained
+from focus_jax.parallel.mesh import make_mesh
 from focus_jax.routing import next_potential
+from focus_jax.training.learner import Learner
 from focus_jax.training.loss import loss_sum, token_nats
 from focus_jax.training.optimizer import at_step, decayed, make_optimizer, relative_schedule, routed, settling_schedule
 from focus_jax.training.state import TrainState, build, graph_of, initial_state, merge
@@ -136,6 +138,20 @@ def test_probe_rows_are_dense_and_the_others_are_not_touched(run):
     np.testing.assert_array_equal(plain[~is_probe_BT], probed[~is_probe_BT])
     np.testing.assert_allclose(probed[is_probe_BT], dense[is_probe_BT], rtol=1e-4, atol=1e-4)
     assert jnp.abs(plain[is_probe_BT] - dense[is_probe_BT]).max() > 1e-2
+
+
+def test_an_inspected_step_has_its_probe_rows(run):
+    """The losses that a replay lists are those that the step's loss is the mean of."""
+    run = hard(run, top_k=0, probes=30)
+    learner = Learner("focus", run, make_mesh(run.mesh))
+    learner.initialise()
+    inputs_BT, targets_BT = batch(run)
+    nats_BT = learner.inspect(1, inputs_BT, targets_BT).nats_BT
+    loss = float(nats_BT.sum() / (targets_BT >= 0).sum())
+    assert step(run)[1].loss == pytest.approx(loss, rel=1e-6)
+    normed_BTD, _ = build(run).features(inputs_BT, as_trained(run.attention, 0))
+    without_probes = loss_sum(run, build(run), normed_BTD, targets_BT) / (targets_BT >= 0).sum()
+    assert abs(float(without_probes) - loss) > 1e-5
 
 
 def test_fields_of_hard_training(run):

@@ -39,23 +39,21 @@ the gate is not published."""
 
 def c4(*, tokenizer: str, store: str) -> Data:
     """English C4, from files that are ready to download (README, "C4")."""
-    return Data(
-        source="tfds",
-        dataset="c4_files",
-        dataset_folder="DATASETS",
-        validation_split="validation",
-        tokenizer=tokenizer,
-        store=store,
-    )
+    return _prepared(dataset="c4_files", text_field="text", tokenizer=tokenizer, store=store)
 
 
 def pg19(*, tokenizer: str, store: str) -> Data:
     """Whole books (README, "PG-19"): for long sequences."""
+    return _prepared(dataset="pg19", text_field="book_text", tokenizer=tokenizer, store=store)
+
+
+def _prepared(*, dataset: str, text_field: str, tokenizer: str, store: str) -> Data:
+    """A data set of tensorflow-datasets that has a validation split."""
     return Data(
         source="tfds",
-        dataset="pg19",
+        dataset=dataset,
         dataset_folder="DATASETS",
-        text_field="book_text",
+        text_field=text_field,
         validation_split="validation",
         tokenizer=tokenizer,
         store=store,

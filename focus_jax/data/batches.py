@@ -65,7 +65,7 @@ def train_batches(
     """
     if batch_size % parts:
         raise UserError(f"training.batch_size: {batch_size} does not divide into {parts} parts")
-    windows = _in_order([training_windows(part, sequence_length) for part, _ in _parts(store)], store, seed)
+    windows = _in_order([training_windows(source, sequence_length) for source, _ in _parts(store)], store, seed)
     # Batch n·P + p of B/P rows is part p of batch n.
     rows = windows.batch(batch_size // parts)[part::parts][first_step:]
     return iter(rows.map(_split_window).to_iter_dataset(READ))

@@ -41,7 +41,7 @@ class Attention(nnx.Module):
             q_BTHC, k_BSJC = self.query_norm(q_BTHC), self.key_norm(k_BSJC)
         if by is not None:
             q_BTHC, k_BSJC = rotate(q_BTHC, by), rotate(k_BSJC, by)
-        mixed_BTHC, routed = self.mixing(normed_BTD, q_BTHC, k_BSJC, v_BSJC, reading, probes_BP)
+        mixed_BTHC, routed = self.mixing(normed_BTD, (q_BTHC, k_BSJC, v_BSJC), reading, probes_BP)
         return self.output(mixed_BTHC.reshape(*normed_BTD.shape[:2], -1)), routed
 
     def _heads(self, projected: jax.Array, heads: int) -> jax.Array:

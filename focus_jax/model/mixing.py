@@ -39,20 +39,18 @@ def _operations(focus: config.Focus) -> list[ops.Operation]:
     return operations
 
 
+QKV = tuple[jax.Array, jax.Array, jax.Array]
+"""q_BTHC, k_BSJC and v_BSJC of a layer."""
+
+
 class DenseMixing(nnx.Module):
     def __init__(self, implementation: str):
         self.implementation = implementation
 
     def __call__(
-        self,
-        normed_BTD: jax.Array,
-        q_BTHC: jax.Array,
-        k_BSJC: jax.Array,
-        v_BSJC: jax.Array,
-        reading: Reading | None,
-        probes_BP: jax.Array | None,
+        self, normed_BTD: jax.Array, qkv: QKV, reading: Reading | None, probes_BP: jax.Array | None
     ) -> tuple[jax.Array, None]:
-        return attention.dense_attention(q_BTHC, k_BSJC, v_BSJC, implementation=self.implementation), None
+        return attention.dense_attention(*qkv, implementation=self.implementation), None
 
 
 class FocusMixing(nnx.Module):
@@ -62,52 +60,36 @@ class FocusMixing(nnx.Module):
         self.router = Router(focus, width, rngs)
 
     def __call__(
-        self,
-        normed_BTD: jax.Array,
-        q_BTHC: jax.Array,
-        k_BSJC: jax.Array,
-        v_BSJC: jax.Array,
-        reading: Reading | None,
-        probes_BP: jax.Array | None,
+        self, normed_BTD: jax.Array, qkv: QKV, reading: Reading | None, probes_BP: jax.Array | None
     ) -> tuple[jax.Array, Routed]:
         """Returns what the heads read, (B, T, H, C), and what the router made of the layer's tokens."""
         assert reading is not None, "only a dense model takes None"
         if probes_BP is not None:
-            return self._probed(normed_BTD, q_BTHC, k_BSJC, v_BSJC, reading, probes_BP)
+            return self._probed(normed_BTD, qkv, reading, probes_BP)
         log_affinity_BTK = self.router(normed_BTD)
         read = self._soft if reading.routing == "soft" else partial(self._hard, reading)
         nothing_B = jnp.zeros(len(normed_BTD))
-        return read(q_BTHC, k_BSJC, v_BSJC, log_affinity_BTK), Routed(log_affinity_BTK, nothing_B)
+        return read(qkv, log_affinity_BTK), Routed(log_affinity_BTK, nothing_B)
 
     def _probed(
-        self,
-        normed_BTD: jax.Array,
-        q_BTHC: jax.Array,
-        k_BSJC: jax.Array,
-        v_BSJC: jax.Array,
-        reading: Reading,
-        probes_BP: jax.Array,
+        self, normed_BTD: jax.Array, qkv: QKV, reading: Reading, probes_BP: jax.Array
     ) -> tuple[jax.Array, Routed]:
         """The hard pattern, but for the probe rows, which read everything and teach the router. The router learns from
         them alone and the model does not learn from the router: each sees the other as a constant."""
         log_affinity_BTK = self.router(jax.lax.stop_gradient(normed_BTD))
-        mixed_BTHC = self._hard(reading, q_BTHC, k_BSJC, v_BSJC, log_affinity_BTK)
-        rows_BPHC, attention_BPS = attention.probe_attention(
-            q_BTHC, k_BSJC, v_BSJC, probes_BP, implementation=self.implementation
-        )
+        mixed_BTHC = self._hard(reading, qkv, log_affinity_BTK)
+        rows_BPHC, attention_BPS = attention.probe_attention(*qkv, probes_BP, implementation=self.implementation)
         mixed_BTHC = jax.vmap(lambda mixed_THC, at_P, rows_PHC: mixed_THC.at[at_P].set(rows_PHC))(
             mixed_BTHC, probes_BP, rows_BPHC
         )
         nats_B = routing.router_nats(log_affinity_BTK, attention_BPS, probes_BP, window=self.focus.window)
         return mixed_BTHC, Routed(log_affinity_BTK, nats_B)
 
-    def _soft(self, q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, log_affinity_BTK: jax.Array) -> jax.Array:
+    def _soft(self, qkv: QKV, log_affinity_BTK: jax.Array) -> jax.Array:
         """Every pair, distant ones gated by the affinities (arXiv 2604.03260, section 3; gate `log` is ours)."""
         affinity_BTK = jnp.exp(log_affinity_BTK)
         return attention.gated_attention(
-            q_BTHC,
-            k_BSJC,
-            v_BSJC,
+            *qkv,
             affinity_BTK,
             affinity_BTK,
             window=self.focus.window,
@@ -116,21 +98,12 @@ class FocusMixing(nnx.Module):
             implementation=self.implementation,
         )
 
-    def _hard(
-        self,
-        reading: Reading,
-        q_BTHC: jax.Array,
-        k_BSJC: jax.Array,
-        v_BSJC: jax.Array,
-        log_affinity_BTK: jax.Array,
-    ) -> jax.Array:
+    def _hard(self, reading: Reading, qkv: QKV, log_affinity_BTK: jax.Array) -> jax.Array:
         """Window pairs, and distant pairs whose groups meet; nothing else is computed."""
         membership = routing.memberships(log_affinity_BTK, top_k=reading.top_k, kind=self.focus.membership)
         query_gate_BTM, key_gate_BS = routing.gates(log_affinity_BTK, membership) if reading.gated else (None, None)
         return attention.routed_attention(
-            q_BTHC,
-            k_BSJC,
-            v_BSJC,
+            *qkv,
             membership.query_groups_BTM,
             membership.key_groups_BSN,
             num_groups=self.focus.groups,

@@ -1,4 +1,4 @@
-"""Causal attention: dense, gated (soft Focus), routed (hard Focus) probe rows. Imports jax and numpy, nothing else."""
+"""Causal attention: dense, gated (soft Focus), routed (hard Focus), probe rows. Imports nothing but jax and numpy."""
 
 from focus_jax.ops.attention import (
     Operation,

@@ -73,6 +73,9 @@ def test_gpt2_124m_is_near_the_published_count(run):
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA H200", 989e12),
         ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA GH200 144G HBM3e", 990e12),
         ("NVIDIA A10G", 70e12),
     ],
 )
@@ -80,8 +83,15 @@ def test_published_peaks(kind, flops_per_second):
     assert peaks.peak(kind, 8, "bfloat16").flops_per_second == 8 * flops_per_second
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["NVIDIA A1000", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 3090 Ti", "NVIDIA H200 MIG 1g.18gb"],
+)
+def test_the_peak_of_another_device_is_not_taken(kind):
+    assert peaks.published_peak(kind) is None
+
+
 def test_an_unknown_device_is_measured(monkeypatch):
-    assert peaks.published_peak("NVIDIA A1000") is None
     monkeypatch.setitem(peaks.MATMUL_SIZE, "cpu", 256)
     peaks.matmul_rate.cache_clear()
     found = peaks.peak("cpu", 1, "float32")

@@ -132,7 +132,11 @@ def compiled_plan(tmp_path: Path, name: str, devices: int, *overrides: str) -> d
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "devices", "overrides"),
-    [("gpt2_124m", 1, "--models focus --training.microbatches 8"), ("llama_7b", 8, "--models focus"), ("llama_7b", 8, LONG)],
+    [
+        ("gpt2_124m", 1, "--models focus --training.microbatches 8"),
+        ("llama_7b", 8, "--models focus"),
+        ("llama_7b", 8, LONG),
+    ],
 )
 def test_it_fits_and_compiles_for_h200s(tmp_path, name, devices, overrides):
     found = compiled_plan(tmp_path, name, devices, *overrides.split())

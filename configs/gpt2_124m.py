@@ -3,7 +3,7 @@
 Question   Does hard Focus reach its dense twin's loss, on the published recipe (nanoGPT, llm.c)?
 Expected   Dense near llm.c's 3.28 nats on its own text; the difference is open, and needs seeds and the controls.
 Data       C4, 60 files of it (README, "C4"); python -m focus_jax.data.prepare --config configs/gpt2_124m.py
-Memory     42 GiB on each of eight H200s, 40 GiB on one (python -m focus_jax.plan).
+Memory     44 GiB on each of eight H200s, 42 GiB on one (python -m focus_jax.plan).
 Cost       About 11 H200 hours for both twins at 40 % utilisation, evaluation apart.
 Command    python train.py --config configs/gpt2_124m.py
            That is for the eight H200s of a host; on one add --training.microbatches 8. The mesh takes what is there.

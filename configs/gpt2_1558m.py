@@ -3,7 +3,7 @@
 Question   Does the difference between the twins move with size? 20 tokens per parameter (arXiv 2203.15556).
 Expected   Open; compare with 774M.
 Data       C4, 185 files of it (README, "C4"); python -m focus_jax.data.prepare --config configs/gpt2_1558m.py
-Memory     73 GiB on each of eight H200s (python -m focus_jax.plan).
+Memory     74 GiB on each of eight H200s (python -m focus_jax.plan).
 Cost       About 420 H200 hours for both twins at 40 % utilisation, evaluation apart.
 Command    python train.py --config configs/gpt2_1558m.py
            That is for the eight H200s of a host; on one add --training.microbatches 16. The mesh takes what is there.

@@ -3,7 +3,7 @@
 Question   Does the difference between the twins move with size? 20 tokens per parameter (arXiv 2203.15556).
 Expected   Open; compare with 124M and 774M.
 Data       C4, 45 files of it (README, "C4"); python -m focus_jax.data.prepare --config configs/gpt2_355m.py
-Memory     About 46 GiB on each of eight H200s, by shapes (python -m focus_jax.plan compiles it).
+Memory     45 GiB on each of eight H200s (python -m focus_jax.plan).
 Cost       About 22 H200 hours for both twins at 40 % utilisation, evaluation apart.
 Command    python train.py --config configs/gpt2_355m.py
            That is for the eight H200s of a host; on one add --training.microbatches 8. The mesh takes what is there.

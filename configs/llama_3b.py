@@ -3,7 +3,7 @@
 Question   Does the difference between the twins move with size? 60B tokens, 20 per parameter (arXiv 2203.15556).
 Expected   Open; compare with GPT-2 1.5B and with 7B.
 Data       C4, 400 files of it (README, "C4"); python -m focus_jax.data.prepare --config configs/llama_3b.py
-Memory     About 29 GiB on each of eight H200s, by shapes (python -m focus_jax.plan compiles it).
+Memory     28 GiB on each of eight H200s (python -m focus_jax.plan).
 Cost       About 1,540 H200 hours for both twins at 40 % utilisation, evaluation apart.
 Command    python train.py --config configs/llama_3b.py
            That is for the eight H200s of a host; on one add --training.microbatches 32. The mesh takes what is there.

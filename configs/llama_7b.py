@@ -5,7 +5,7 @@ Question   The paper reports 13.82 for Focus and 13.89 for dense attention (perp
 Expected   Open. 0.005 nats, as reported, is less than two seeds of one model differ by.
 Data       C4, 15 files of it, for the paper's OpenWebText (README, "C4");
            python -m focus_jax.data.prepare --config configs/llama_7b.py
-Memory     50 GiB on each of eight H200s (python -m focus_jax.plan).
+Memory     51 GiB on each of eight H200s (python -m focus_jax.plan).
 Cost       About 114 H200 hours for both twins at 40 % utilisation, evaluation apart.
 Command    python train.py --config configs/llama_7b.py
            That is for the eight H200s of a host, both twins in one process. On one H200 they have to be trained apart:

@@ -31,5 +31,7 @@ def memberships(log_affinity_BTK: jax.Array, *, top_k: int, kind: MembershipKind
 def gates(log_affinity_BTK: jax.Array, membership: Membership) -> tuple[jax.Array, jax.Array]:
     """(query_gate_BTM, key_gate_BS) for membership `query`: log-affinities for the groups that join a pair."""
     query_gate_BTM = jnp.take_along_axis(log_affinity_BTK, membership.query_groups_BTM, axis=-1)
-    key_gate_BS = jnp.max(log_affinity_BTK, axis=-1)
-    return query_gate_BTM, key_gate_BS
+    # Not the maximum: its gradient looks for the entry that equals it, and a compiler that computes the affinities
+    # twice, rounded in two ways, finds none (0/0).
+    key_gate_BS1 = jnp.take_along_axis(log_affinity_BTK, membership.key_groups_BSN, axis=-1)
+    return query_gate_BTM, key_gate_BS1[..., 0]

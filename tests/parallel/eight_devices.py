@@ -2,7 +2,8 @@
 
     python -m tests.parallel.eight_devices CONFIG.json STEPS 1,1,1 2,2,2 …
 
-Its own process: the number of CPU devices is fixed when JAX starts, and all other tests have one.
+Its own process: the number of CPU devices is fixed when JAX starts, and all other tests have one. Everything is
+compared with the first mesh.
 """
 
 import json
@@ -16,7 +17,8 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 import jax
 import numpy as np
 
-from focus_jax.config import Config, Dense, Mesh
+from focus_jax import routing
+from focus_jax.config import Config, Dense, Focus, Mesh
 from focus_jax.config_loading import read_json
 from focus_jax.model import as_trained
 from focus_jax.parallel.batches import batch_sharding, placed
@@ -40,10 +42,11 @@ def main() -> None:
         first = first or values
         outcomes[sizes] = {
             "losses": values["losses"],
+            "router_losses": values["router_losses"],
             "grad_norms": values["grad_norms"],
             "gradients": _largest_difference(first["gradients"], values["gradients"]),
             "potentials": _largest_difference(first["potentials"], values["potentials"]),
-            **_groups(first["log_affinities"], values["log_affinities"]),
+            **_assignments(run, first["log_affinities"], values["log_affinities"]),
         }
     print(json.dumps(outcomes))
 
@@ -56,10 +59,11 @@ def _train(run: Config, sizes: str, inputs: np.ndarray, targets: np.ndarray) -> 
     learner.initialise()
     learner.compile()
     log_affinities = _log_affinities(learner, inputs[0])
-    losses, grad_norms, gradients, potentials = [], [], None, None
+    losses, router_losses, grad_norms, gradients, potentials = [], [], [], None, None
     for number in range(len(inputs)):
         metrics = learner.dispatch(number + 1, *placed(mesh, (inputs[number], targets[number]))).metrics
         losses.append(float(metrics.loss))
+        router_losses.append(float(metrics.router_loss or 0))
         grad_norms.append(float(metrics.grad_norm))
         if number == 0:
             # After one step the first moments are the gradients, times 1 − beta1 and what they were clipped by.
@@ -67,6 +71,7 @@ def _train(run: Config, sizes: str, inputs: np.ndarray, targets: np.ndarray) -> 
             gradients, potentials = jax.device_get((adam.mu, learner.state.potentials))
     return {
         "losses": losses,
+        "router_losses": router_losses,
         "grad_norms": grad_norms,
         "gradients": gradients,
         "potentials": potentials,
@@ -93,16 +98,32 @@ def _largest_difference(one: object, other: object) -> float:
     return max((float(np.max(np.abs(a - b)) / max(np.max(np.abs(a)), 1e-12)) for a, b in pairs), default=0.0)
 
 
-def _groups(one: list[np.ndarray], other: list[np.ndarray]) -> dict:
-    """Tokens whose order of groups differs: all, and those whose groups are not as good as equal."""
-    differ = clear = 0
+def _assignments(run: Config, one: list[np.ndarray], other: list[np.ndarray]) -> dict:
+    """Tokens, over all layers, that are assigned otherwise: to another best group, or reading other groups. All of
+    them, and those for which that was no close call; and the closest call there is."""
+    if isinstance(run.attention, Dense):
+        return {"assigned_otherwise": 0, "clearly_assigned_otherwise": 0, "smallest_margin": math.inf}
+    differ = clearly = 0
+    smallest = math.inf
     for a_BTK, b_BTK in zip(one, other, strict=True):
-        ordered_BTK = np.sort(a_BTK, axis=-1)
-        margin_BT = np.min(np.diff(ordered_BTK, axis=-1), axis=-1)
-        differs_BT = np.any(np.argsort(-a_BTK, axis=-1) != np.argsort(-b_BTK, axis=-1), axis=-1)
+        margin_BT = np.minimum(_margin(a_BTK, 1), _margin(a_BTK, run.attention.top_k))
+        differs_BT = np.any(_groups(run.attention, a_BTK) != _groups(run.attention, b_BTK), axis=-1)
         differ += int(differs_BT.sum())
-        clear += int((differs_BT & (margin_BT >= 1e-5)).sum())
-    return {"groups_differ": differ, "groups_differ_clearly": clear}
+        clearly += int((differs_BT & (margin_BT >= 1e-5)).sum())
+        smallest = min(smallest, float(margin_BT.min()))
+    return {"assigned_otherwise": differ, "clearly_assigned_otherwise": clearly, "smallest_margin": smallest}
+
+
+def _groups(focus: Focus, log_affinity_BTK: np.ndarray) -> np.ndarray:
+    """The best group, and in any order those that a query reads."""
+    groups_BTM, best_BT1 = routing.memberships(log_affinity_BTK, top_k=focus.top_k, kind="query")
+    return np.concatenate([best_BT1, np.sort(groups_BTM, axis=-1)], axis=-1)
+
+
+def _margin(log_affinity_BTK: np.ndarray, rank: int) -> np.ndarray:
+    """How far the affinity of this rank is above the next, (B, T)."""
+    descending_BTK = -np.sort(-np.exp(log_affinity_BTK), axis=-1)
+    return descending_BTK[..., rank - 1] - descending_BTK[..., rank]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The same model on 1, 2, 4 and 8 devices, divided every way: the same loss, gradients, groups and ten steps."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -12,19 +13,28 @@ from focus_jax.config import Config, dense_twin
 from tests.changes import changed
 from tests.commands import ROOT
 
-MESHES = ("2,1,1", "1,2,1", "1,1,2", "2,2,1", "1,2,2", "1,8,1", "2,2,2", "1,2,4")
-SOME = ("2,1,1", "1,2,2", "1,8,1", "2,2,2")
+MESHES = ("2,1,1", "1,2,1", "1,1,2", "4,1,1", "1,2,2", "1,1,4", "1,8,1", "2,2,2", "1,2,4")
+HARD = ("distill", "gate")
+KINDS = ("dense", "soft", *HARD)
 
 
 @pytest.fixture
 def run(run: Config) -> Config:
-    """The vocabulary of 257 divides by no axis; the embedding has 384 rows."""
+    """The vocabulary of 257 divides by no axis; the embedding has 384 rows. No token of the first batch of this seed is
+    near the border between two groups."""
     return changed(
         run,
+        seed=1,
         model={"heads": 8, "kv_heads": 4, "mlp_width": 64},
-        attention={"training": "soft", "probes": 6},
-        training={"batch_size": 8},
+        attention={"probes": 6},
+        training={"batch_size": 16, "microbatches": 2, "scan_layers": True},
     )
+
+
+def of_kind(run: Config, kind: str) -> Config:
+    if kind == "dense":
+        return changed(dense_twin(run), models=("dense",))
+    return changed(run, attention={"training": "hard", "router": kind}) if kind in HARD else run
 
 
 def outcomes(tmp_path, run: Config, steps: int, meshes: tuple[str, ...]) -> dict[str, dict]:
@@ -33,6 +43,8 @@ def outcomes(tmp_path, run: Config, steps: int, meshes: tuple[str, ...]) -> dict
     done = subprocess.run(
         [sys.executable, "-m", "tests.parallel.eight_devices", str(path), str(steps), "1,1,1", *meshes],
         cwd=ROOT,
+        # Nearly all of the time is compiling, which optimises what then runs for milliseconds.
+        env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"},
         capture_output=True,
         text=True,
         timeout=1200,
@@ -41,35 +53,32 @@ def outcomes(tmp_path, run: Config, steps: int, meshes: tuple[str, ...]) -> dict
     return json.loads(done.stdout)
 
 
-def check(found: dict[str, dict]) -> None:
+def check(found: dict[str, dict], *, hard: bool) -> None:
     one = found.pop("1,1,1")
+    if hard:
+        assert one["smallest_margin"] > 1e-5, "take another seed: a token may go either way"
     for sizes, other in found.items():
-        assert other["groups_differ_clearly"] == 0, sizes
-        # Where no token changed its group, what follows is with the same assignments.
-        assert other["groups_differ"] == 0, sizes
+        assert other["clearly_assigned_otherwise"] == 0, sizes
+        # So what is compared is with the same assignments.
+        assert not hard or other["assigned_otherwise"] == 0, sizes
         assert other["losses"][0] == pytest.approx(one["losses"][0], rel=1e-6), sizes
+        assert other["router_losses"][0] == pytest.approx(one["router_losses"][0], rel=1e-6), sizes
         assert other["grad_norms"][0] == pytest.approx(one["grad_norms"][0], rel=1e-5), sizes
         assert other["gradients"] < 1e-5, sizes
         assert other["potentials"] < 1e-5, sizes
         np.testing.assert_allclose(other["losses"], one["losses"], rtol=1e-4, err_msg=sizes)
+        np.testing.assert_allclose(other["router_losses"], one["router_losses"], rtol=1e-4, err_msg=sizes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["soft", "dense", "distill"])
-def test_a_mixed_mesh_of_eight_computes_what_one_device_does(run, tmp_path, kind):
-    run = changed(run, model={"layers": 1}, training={"microbatches": 2})
-    if kind == "dense":
-        run = changed(dense_twin(run), models=("dense",))
-    if kind == "distill":
-        run = changed(run, attention={"training": "hard", "router": "distill"})
-    check(outcomes(tmp_path, run, 3, ("2,2,2",)))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_mesh_computes_what_one_device_does(run, tmp_path, kind):
+    run = changed(of_kind(run, kind), model={"attention_implementation": "reference"})
+    check(outcomes(tmp_path, run, 10, MESHES), hard=kind in HARD)
 
 
 @pytest.mark.slow
-def test_every_mesh_computes_what_one_device_does(run, tmp_path):
-    check(outcomes(tmp_path, run, 10, MESHES))
-
-
-@pytest.mark.slow
-def test_hard_patterns_are_the_same_on_all_kinds_of_meshes(run, tmp_path):
-    check(outcomes(tmp_path, changed(run, attention={"training": "hard", "router": "gate"}), 10, SOME))
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_does_attention_that_holds_only_the_pairs_it_keeps(run, tmp_path, kind):
+    run = changed(of_kind(run, kind), model={"attention_implementation": "blockwise"})
+    check(outcomes(tmp_path, run, 3, ("2,2,2",)), hard=kind in HARD)

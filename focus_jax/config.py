@@ -57,10 +57,14 @@ class Focus(Section):
     """P, rows of every training sequence that attend densely; router="distill" only."""
     routing_width: PositiveInt = 16
     """R, width of the projection that tokens and centroids are compared in."""
-    temperature: PositiveFloat = 0.1
-    """Scores are divided by it before the softmax over groups."""
+    scores: Literal["cosine", "dot"] = "cosine"
+    """How a token is compared with a centroid. Cosine: by the direction in which it lies from the running mean of all
+    tokens. Dot: by the product of the two, as published; where tokens are much alike, as they are in deep layers early
+    in training, one step of the potentials then moves all of them to another group."""
     score_std: PositiveFloat = 1.0
-    """Standard deviation of the scores at initialisation; sets the length of the initial centroids."""
+    """Standard deviation of the scores over random directions, at initialisation where scores="dot"."""
+    temperature: PositiveFloat = 0.1
+    """Dot scores are divided by it, and the initial centroids the shorter for it; scores="dot" only."""
     balance: Literal["carried", "sinkhorn", "none"] = "carried"
     """What keeps groups in use: potentials carried between steps (causal), the published Sinkhorn over the tokens of
     the sequence (NOT causal: it reads the future), or nothing (collapses)."""

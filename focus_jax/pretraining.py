@@ -197,7 +197,7 @@ class _Pretraining:
         return step % self._run.checkpoint.every == 0 or step == self._run.training.steps
 
     def _evaluate(self, step: int) -> None:
-        models = {learner.name: (learner.state.params, learner.state.potentials) for learner in self._learners}
+        models = {learner.name: (learner.state.params, learner.state.carried) for learner in self._learners}
         measured = self._evaluation.measure(models)
         if hosts.is_first():
             self._tell_evaluation(step, measured)

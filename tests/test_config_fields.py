@@ -45,6 +45,7 @@ FOCUS = {
     "groups": 5,
     "window": 9,
     "routing_width": 4,
+    "scores": "dot",
     "score_std": 2.0,
     "gate": "sigmoid",
     "dense_layers": (1,),
@@ -173,7 +174,8 @@ def test_focus_fields(run, name, value):
 
 def test_temperature_sets_the_length_of_the_initial_centroids(run):
     """Initial scores stay as score_std says; a lower temperature makes them move faster."""
-    models = (build(changed(run, attention={"temperature": temperature})) for temperature in (0.1, 0.2))
+    dot = changed(run, attention={"scores": "dot"})
+    models = (build(changed(dot, attention={"temperature": temperature})) for temperature in (0.1, 0.2))
     cold_KR, warm_KR = (model.blocks[0].attention.mixing.router.centroids_KR[...] for model in models)
     np.testing.assert_allclose(2 * cold_KR, warm_KR, rtol=1e-6)
 

@@ -34,14 +34,12 @@ class Finding(NamedTuple):
         return self.largest_logit_change <= LOGIT_TOLERANCE and self.changed_tokens == 0
 
 
-def check_model(
-    run: config.Config, params: Any, potentials: Any, inputs_BT: np.ndarray, reading: NamedReading
-) -> Finding:
+def check_model(run: config.Config, params: Any, carried: Any, inputs_BT: np.ndarray, reading: NamedReading) -> Finding:
     """Cuts after a quarter, a half, three quarters and all but one of the tokens; the suffix is another sequence's."""
     forward = jax.jit(
         partial(_forward, run, graph_of(run), _groups_read(run, reading.reading)), static_argnames="reading"
     )
-    look = partial(forward, params, potentials, reading=reading.reading)
+    look = partial(forward, params, carried, reading=reading.reading)
     original = look(inputs_BT)
     tokens = inputs_BT.shape[1]
     worst, changed, checked = 0.0, 0, 0
@@ -59,10 +57,10 @@ def check_model(
 def causality_report(run: config.Config, models: Any, inputs_BT: np.ndarray) -> tuple[list[dict], bool]:
     """One entry per model and reading, and whether all of them are causal."""
     entries, causal = [], True
-    for name, (params, potentials) in models.items():
+    for name, (params, carried) in models.items():
         of_model = config.of_model(run, name)
         for reading in readings_of(of_model):
-            finding = check_model(of_model, params, potentials, inputs_BT, reading)
+            finding = check_model(of_model, params, carried, inputs_BT, reading)
             causal &= finding.causal
             entries.append(
                 {
@@ -93,12 +91,12 @@ def _forward(
     graph: nnx.GraphDef,
     groups_read: int,
     params: Any,
-    potentials: Any,
+    carried: Any,
     inputs_BT: jax.Array,
     *,
     reading: Reading | None,
 ) -> _Look:
-    logits_BTV, layers = merge(graph, params, potentials)(inputs_BT, reading)
+    logits_BTV, layers = merge(graph, params, carried)(inputs_BT, reading)
     return _Look(
         logits_BTV[..., : run.model.vocab_size], [_route(layer.log_affinity_BTK, groups_read) for layer in layers]
     )

@@ -19,7 +19,7 @@ from focus_jax.model import focus_layers
 from focus_jax.run_folder import RunFolder
 
 Models = Mapping[config.ModelName, tuple[Any, Any]]
-"""Parameters and potentials of each model."""
+"""Parameters and carried state of each model."""
 
 
 class CheckpointEvaluation:

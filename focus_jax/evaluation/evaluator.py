@@ -62,10 +62,10 @@ class Evaluator:
             out_shardings=NamedSharding(mesh, PartitionSpec()),
         )
 
-    def measure(self, params: Any, potentials: Any, reading: NamedReading) -> Measurement:
+    def measure(self, params: Any, carried: Any, reading: NamedReading) -> Measurement:
         with jax.set_mesh(self._mesh):
             parts = [
-                jax.device_get(self._forward(params, potentials, inputs_BT, targets_BT, reading=reading.reading))
+                jax.device_get(self._forward(params, carried, inputs_BT, targets_BT, reading=reading.reading))
                 for inputs_BT, targets_BT in self._batches()
             ]
         sequences = self._sample.inputs_ST.shape[0]
@@ -111,13 +111,13 @@ def _forward(
     run: config.Config,
     graph: nnx.GraphDef,
     params: Any,
-    potentials: Any,
+    carried: Any,
     inputs_BT: jax.Array,
     targets_BT: jax.Array,
     *,
     reading: Reading | None,
 ) -> _Part:
-    model = merge(graph, params, potentials)
+    model = merge(graph, params, carried)
     normed_BTD, routed_layers = model.features(inputs_BT, reading)
     nats_BT = chunked_nats(run, model, normed_BTD, targets_BT)
     if not routed_layers:

@@ -7,11 +7,11 @@ V vocabulary, K groups, P probe rows, R routing width.
 from focus_jax.model.decoder import Decoder, focus_layers, parameter_count, vocabulary_logits
 from focus_jax.model.mixing import attention_implementations, computed_pairs
 from focus_jax.model.reading import Reading, as_trained
-from focus_jax.model.router import Potential, Routed
+from focus_jax.model.router import Carried, Routed
 
 __all__ = [
+    "Carried",
     "Decoder",
-    "Potential",
     "Reading",
     "Routed",
     "as_trained",

@@ -1,14 +1,45 @@
-"""How well a token fits each group."""
+"""How well a token fits each group.
+
+Routing is a discrete choice in the end, so rounding here would change who attends to whom: everything is float32 at the
+highest matmul precision.
+"""
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
+Comparison = Literal["cosine", "dot"]
 
-def scores(hidden_BTD: jax.Array, projection_DR: jax.Array, centroids_KR: jax.Array, temperature: float) -> jax.Array:
-    """score_BTK = (h W_g) Cᵀ / τ, in float32 at the highest matmul precision (arXiv 2604.03260, section 3).
+_SMALLEST = 1e-12
+"""Squared lengths count as at least this."""
 
-    Routing is a discrete choice in the end, so rounding here would change who attends to whom.
+
+def projected(hidden_BTD: jax.Array, projection_DR: jax.Array) -> jax.Array:
+    """h W_g, (B, T, R)."""
+    return _matmul(hidden_BTD.astype(jnp.float32), projection_DR)
+
+
+def dot_scores(projected_BTR: jax.Array, centroids_KR: jax.Array, temperature: float) -> jax.Array:
+    """score_BTK = (h W_g) Cᵀ / τ (arXiv 2604.03260, section 3)."""
+    return _matmul(projected_BTR, centroids_KR.T) / temperature
+
+
+def cosine_scores(
+    projected_BTR: jax.Array, centroids_KR: jax.Array, centre_R: jax.Array, deviation: float
+) -> jax.Array:
+    """score_BTK = σ √R cos(h W_g − centre, C): standard deviation σ over directions drawn at random (ours).
+
+    What all tokens have in common, most of a deep layer's hidden state early in training, tells no token from another:
+    it is taken away, so that groups divide what is left, however little it is.
     """
-    highest = jax.lax.Precision.HIGHEST
-    routed_BTR = jnp.matmul(hidden_BTD.astype(jnp.float32), projection_DR, precision=highest)
-    return jnp.matmul(routed_BTR, centroids_KR.T, precision=highest) / temperature
+    width = projected_BTR.shape[-1]
+    return deviation * width**0.5 * _matmul(_unit(projected_BTR - centre_R), _unit(centroids_KR).T)
+
+
+def _unit(vectors_R: jax.Array) -> jax.Array:
+    return vectors_R * jax.lax.rsqrt(jnp.sum(jnp.square(vectors_R), axis=-1, keepdims=True) + _SMALLEST)
+
+
+def _matmul(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

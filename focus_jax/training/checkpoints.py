@@ -119,7 +119,7 @@ class Checkpoints:
         return states, found[_PROGRESS]
 
     def restore_model(self, step: int, name: str, abstract: TrainState) -> tuple[Any, Any]:
-        """(params, potentials) of one model, without its optimizer. Raises UserError where they cannot be used."""
+        """(params, carried) of one model, without its optimizer. Raises UserError where they cannot be used."""
         there = complete_steps(self._folder)
         if step not in self._steps():
             raise UserError(f"{self._folder / str(step)}: no such checkpoint; there are: {_listed(there)}")
@@ -129,7 +129,7 @@ class Checkpoints:
             raise UserError(f"{self._folder / str(step)}: {problem}; name another with --step; there are: {others}")
         items = {_model(name): ocp.args.StandardRestore(_model_part(abstract))}
         model = self._manager.restore(step, args=ocp.args.Composite(**items))[_model(name)]
-        return model["params"], model["potentials"]
+        return model["params"], model["carried"]
 
     def progress(self, step: int) -> dict[str, Any]:
         """What was stored beside the states of a step that is usable."""
@@ -195,7 +195,7 @@ def _optimizer(name: str) -> str:
 
 
 def _model_part(state: TrainState) -> dict[str, Any]:
-    return {"params": state.params, "potentials": state.potentials}
+    return {"params": state.params, "carried": state.carried}
 
 
 def _optimizer_part(state: TrainState) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Learner:
 
         def look(state: TrainState, inputs_BT: jax.Array, targets_BT: jax.Array) -> Inspection:
             gradients = accumulate(self.run, self.graph, reading, state, inputs_BT, targets_BT).gradients
-            model = merge(self.graph, state.params, state.potentials)
+            model = merge(self.graph, state.params, state.carried)
             probes_BP = probe_rows(self.run, reading, state.step, inputs_BT)
             normed_BTD, _ = model.features(inputs_BT, reading, probes_BP)
             nats_BT = chunked_nats(self.run, model, normed_BTD, targets_BT)

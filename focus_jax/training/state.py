@@ -9,7 +9,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from focus_jax import config
-from focus_jax.model import Decoder, Potential
+from focus_jax.model import Carried, Decoder
 from focus_jax.parallel.axes import axes_of, constrain_parameters, parameter_shardings
 from focus_jax.parallel.mesh import AnyMesh
 from focus_jax.training.guard import Guard, initial_guard
@@ -24,7 +24,8 @@ class TrainState(NamedTuple):
     step: jax.Array
     """Steps done, int32, with those whose update was left out."""
     params: Any
-    potentials: Any
+    carried: Any
+    """Of every router: potentials, and the centre of its tokens where scores="cosine"."""
     opt_state: optax.OptState
     guard: Guard
 
@@ -42,8 +43,8 @@ def graph_of(run: config.Config) -> nnx.GraphDef:
     return nnx.split(nnx.eval_shape(lambda: build(run)))[0]
 
 
-def merge(graph: nnx.GraphDef, params: Any, potentials: Any) -> Decoder:
-    model = nnx.merge(graph, params, potentials)
+def merge(graph: nnx.GraphDef, params: Any, carried: Any) -> Decoder:
+    model = nnx.merge(graph, params, carried)
     constrain_parameters(model)
     return model
 
@@ -54,7 +55,7 @@ def initial_state(run: config.Config, optimizer: optax.GradientTransformation) -
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        potentials=nnx.to_pure_dict(nnx.state(model, Potential)),
+        carried=nnx.to_pure_dict(nnx.state(model, Carried)),
         opt_state=optimizer.init(params),
         guard=initial_guard(),
     )

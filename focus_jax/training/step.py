@@ -1,10 +1,10 @@
 """One optimizer step of one model.
 
-An update that is not finite, or whose loss is a spike (config.Guard), is not applied: parameters, potentials and
+An update that is not finite, or whose loss is a spike (config.Guard), is not applied: parameters, carried state and
 moments stay as they were, and the step still counts. That is decided for each model alone: of twins, the other one
 applies its own update to the same batch, as it would if it were trained apart.
 
-Letters: B batch, T tokens, K groups, L Focus layers, P probe rows.
+Letters: B batch, T tokens, K groups, L Focus layers, P probe rows, R routing width.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,9 +55,17 @@ class BatchSums(NamedTuple):
     loss: jax.Array
     router_loss: jax.Array
     gradients: Any
-    share_LK: jax.Array
+    tokens: "TokenMeans"
     pairs: jax.Array
     """Computed by Focus layers."""
+
+
+class TokenMeans(NamedTuple):
+    """Over valid tokens, of every Focus layer: what carried state follows."""
+
+    share_LK: jax.Array
+    """Part of the tokens that each group took."""
+    projected_LR: jax.Array
 
 
 class Microbatch(NamedTuple):
@@ -122,8 +130,8 @@ def accumulate(
         return jax.tree.map(jnp.add, sums, sums_of(microbatch)), None
 
     def sums_of(microbatch: Microbatch) -> BatchSums:
-        (_, (loss, router_loss, share_LK, pairs)), gradients = compute(state.params, state.potentials, microbatch)
-        return BatchSums(loss, router_loss, gradients, share_LK, pairs)
+        (_, (loss, router_loss, tokens, pairs)), gradients = compute(state.params, state.carried, microbatch)
+        return BatchSums(loss, router_loss, gradients, tokens, pairs)
 
     shapes = jax.eval_shape(sums_of, jax.tree.map(lambda x: x[0], parts))
     sums, _ = jax.lax.scan(add, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
@@ -135,22 +143,30 @@ def _part(
     graph: nnx.GraphDef,
     reading: Reading | None,
     params: Any,
-    potentials: Any,
+    carried: Any,
     batch: Microbatch,
     *,
     valid_tokens: jax.Array,
     probes: int,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array, jax.Array]]:
-    """This microbatch's part of what is minimised, and of the loss, the routers' loss, the groups' shares and the pairs
-    that are computed."""
-    model = merge(graph, params, potentials)
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, TokenMeans, jax.Array]]:
+    """This microbatch's part of what is minimised, and of the loss, the routers' loss, the means over tokens and the
+    pairs that are computed."""
+    model = merge(graph, params, carried)
     normed_BTD, layers = model.features(batch.inputs_BT, reading, batch.probes_BP)
     loss = loss_sum(run, model, normed_BTD, batch.targets_BT) / valid_tokens
     router_loss = sum((jnp.sum(routed.probe_nats_B) for routed in layers), jnp.zeros(())) / probes
     weight_BT1 = (batch.targets_BT != NO_TARGET)[..., None] / valid_tokens
-    shares = [jnp.sum(_assigned(routed, reading) * weight_BT1, axis=(0, 1)) for routed in layers]
-    share_LK = jax.lax.stop_gradient(jnp.stack(shares) if shares else jnp.zeros((0, 0)))
-    return loss + router_loss, (loss, router_loss, share_LK, _pairs(run, reading, layers, batch.probes_BP))
+    tokens = TokenMeans(
+        _over_tokens(weight_BT1, [_assigned(routed, reading) for routed in layers]),
+        _over_tokens(weight_BT1, [routed.projected_BTR for routed in layers]),
+    )
+    return loss + router_loss, (loss, router_loss, tokens, _pairs(run, reading, layers, batch.probes_BP))
+
+
+def _over_tokens(weight_BT1: jax.Array, layers: Sequence[jax.Array]) -> jax.Array:
+    """Weighted sums over the tokens of each layer's (B, T, N): (L, N), without gradient."""
+    sums = [jnp.sum(of_layer_BTN * weight_BT1, axis=(0, 1)) for of_layer_BTN in layers]
+    return jax.lax.stop_gradient(jnp.stack(sums) if sums else jnp.zeros((0, 0)))
 
 
 def _pairs(
@@ -208,7 +224,7 @@ def _updated(
     return TrainState(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
-        potentials=_next_potentials(run, settling(state.step), state.potentials, sums.share_LK),
+        carried=_next_carried(run, settling(state.step), state.carried, sums.tokens),
         opt_state=opt_state,
         guard=guard.applied(state.guard, sums.loss, run.guard.spike_window),
     )
@@ -219,16 +235,21 @@ def _skipped(state: TrainState, sums: BatchSums) -> TrainState:
     return state._replace(step=step, opt_state=at_step(state.opt_state, step), guard=guard.skipped(state.guard))
 
 
-def _next_potentials(run: config.Config, relative_rate: jax.Array, potentials: Any, share_LK: jax.Array) -> Any:
-    """Only the balance `carried` keeps potentials."""
-    if isinstance(run.attention, config.Dense) or run.attention.balance != "carried":
-        return potentials
-    potentials_of_layers, structure = jax.tree.flatten(potentials)
-    rate = run.attention.balance_rate * relative_rate
-    moved = [
-        routing.next_potential(v_K, share_K, rate) for v_K, share_K in zip(potentials_of_layers, share_LK, strict=True)
-    ]
-    return jax.tree.unflatten(structure, moved)
+def _next_carried(run: config.Config, relative_rate: jax.Array, carried: Any, tokens: TokenMeans) -> Any:
+    """Potentials move where they are what balances the groups; a centre follows its tokens."""
+    if isinstance(run.attention, config.Dense):
+        return carried
+    rate = run.attention.balance_rate * relative_rate if run.attention.balance == "carried" else 0.0
+
+    def moved(of_router: dict[str, jax.Array], share_K: jax.Array, projected_R: jax.Array) -> dict[str, jax.Array]:
+        next_ = {"potential_K": routing.next_potential(of_router["potential_K"], share_K, rate)}
+        if "centre_R" in of_router:
+            next_["centre_R"] = routing.next_centre(of_router["centre_R"], projected_R)
+        return next_
+
+    routers, structure = jax.tree.flatten(carried, is_leaf=lambda part: "potential_K" in part)
+    layers = zip(routers, tokens.share_LK, tokens.projected_LR, strict=True)
+    return jax.tree.unflatten(structure, [moved(*layer) for layer in layers])
 
 
 def _split(microbatches: int, x_B_: jax.Array) -> jax.Array:

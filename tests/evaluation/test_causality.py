@@ -16,7 +16,7 @@ def report(run):
     models = {}
     for name, of_model in (("focus", run), ("dense", dense_twin(run))):
         state = initial_state(of_model, make_optimizer(of_model))
-        models[name] = (state.params, state.potentials)
+        models[name] = (state.params, state.carried)
     return causality_report(run, models, INPUTS_BT)
 
 

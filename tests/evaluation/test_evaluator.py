@@ -30,9 +30,7 @@ def measure(run: Config, sample: Sample, reading_index: int = 0, batch_size: int
     name = "dense" if isinstance(run.attention, Dense) else "focus"
     state = initial_state(run, make_optimizer(run))
     reading = readings_of(run)[reading_index]
-    return Evaluator(name, run, sample, batch_size, make_mesh(run.mesh)).measure(
-        state.params, state.potentials, reading
-    )
+    return Evaluator(name, run, sample, batch_size, make_mesh(run.mesh)).measure(state.params, state.carried, reading)
 
 
 def test_losses_are_those_of_the_model(run, sample):

@@ -76,7 +76,7 @@ def future_gradient(run: Config, reading: Reading) -> jax.Array:
 
     def logits(table_VD: jax.Array) -> jax.Array:
         params = {**state.params, "embedding": {"embedding": table_VD}}
-        logits_BTV, _ = merge(graph_of(run), params, state.potentials)(tokens_BT, reading)
+        logits_BTV, _ = merge(graph_of(run), params, state.carried)(tokens_BT, reading)
         return jnp.sum(jnp.sin(logits_BTV[0, 20, :257]))
 
     gradient_VD = jax.grad(logits)(state.params["embedding"]["embedding"])

@@ -58,11 +58,11 @@ def test_dense_layers_have_no_router(run):
 
 def test_initial_scores_have_the_wanted_deviation(run):
     """A normed token's scores start with standard deviation score_std, whatever width, temperature and R."""
-    for std, tau, width in ((1.0, 0.1, 64), (2.0, 0.5, 256)):
-        focus = Focus(groups=64, top_k=1, window=1, score_std=std, temperature=tau)
+    for scores, std, tau, width in (("cosine", 1.5, 0.1, 64), ("dot", 1.0, 0.1, 64), ("dot", 2.0, 0.5, 256)):
+        focus = Focus(groups=64, top_k=1, window=1, scores=scores, score_std=std, temperature=tau)
         router = Router(focus, width, nnx.Rngs(router=0))
         token_BTD = jax.random.normal(jax.random.key(1), (1, 2000, width))
-        log_affinity_BTK = router(token_BTD)
+        log_affinity_BTK, _ = router(token_BTD)
         assert np.std(log_affinity_BTK - log_affinity_BTK.mean(-1, keepdims=True)) == pytest.approx(std, rel=0.2)
 
 

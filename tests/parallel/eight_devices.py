@@ -45,7 +45,7 @@ def main() -> None:
             "router_losses": values["router_losses"],
             "grad_norms": values["grad_norms"],
             "gradients": _largest_difference(first["gradients"], values["gradients"]),
-            "potentials": _largest_difference(first["potentials"], values["potentials"]),
+            "carried": _largest_difference(first["carried"], values["carried"]),
             **_assignments(run, first["log_affinities"], values["log_affinities"]),
         }
     print(json.dumps(outcomes))
@@ -59,7 +59,7 @@ def _train(run: Config, sizes: str, inputs: np.ndarray, targets: np.ndarray) -> 
     learner.initialise()
     learner.compile()
     log_affinities = _log_affinities(learner, inputs[0])
-    losses, router_losses, grad_norms, gradients, potentials = [], [], [], None, None
+    losses, router_losses, grad_norms, gradients, carried = [], [], [], None, None
     for number in range(len(inputs)):
         metrics = learner.dispatch(number + 1, *placed(mesh, (inputs[number], targets[number]))).metrics
         losses.append(float(metrics.loss))
@@ -68,13 +68,13 @@ def _train(run: Config, sizes: str, inputs: np.ndarray, targets: np.ndarray) -> 
         if number == 0:
             # After one step the first moments are the gradients, times 1 − beta1 and what they were clipped by.
             (adam,) = (part for part in learner.state.opt_state if hasattr(part, "mu"))
-            gradients, potentials = jax.device_get((adam.mu, learner.state.potentials))
+            gradients, carried = jax.device_get((adam.mu, learner.state.carried))
     return {
         "losses": losses,
         "router_losses": router_losses,
         "grad_norms": grad_norms,
         "gradients": gradients,
-        "potentials": potentials,
+        "carried": carried,
         "log_affinities": log_affinities,
     }
 
@@ -84,7 +84,7 @@ def _log_affinities(learner: Learner, inputs_BT: np.ndarray) -> list[np.ndarray]
     reading = as_trained(learner.run.attention, 0)
 
     def look(state, inputs_BT):
-        model = merge(learner.graph, state.params, state.potentials)
+        model = merge(learner.graph, state.params, state.carried)
         return [layer.log_affinity_BTK for layer in model.features(inputs_BT, reading)[1]]
 
     with jax.set_mesh(learner.mesh):

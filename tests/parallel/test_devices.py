@@ -65,7 +65,7 @@ def check(found: dict[str, dict], *, hard: bool) -> None:
         assert other["router_losses"][0] == pytest.approx(one["router_losses"][0], rel=1e-6), sizes
         assert other["grad_norms"][0] == pytest.approx(one["grad_norms"][0], rel=1e-5), sizes
         assert other["gradients"] < 1e-5, sizes
-        assert other["potentials"] < 1e-5, sizes
+        assert other["carried"] < 1e-5, sizes
         np.testing.assert_allclose(other["losses"], one["losses"], rtol=1e-4, err_msg=sizes)
         np.testing.assert_allclose(other["router_losses"], one["router_losses"], rtol=1e-4, err_msg=sizes)
 

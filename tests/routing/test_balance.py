@@ -65,13 +65,3 @@ def test_without_balance_potentials_do_nothing():
         for v_K in (jnp.arange(3.0), jnp.zeros(3))
     )
     np.testing.assert_array_equal(with_BTK, without_BTK)
-
-
-def test_scores_are_computed_in_float32_whatever_the_input():
-    hidden_BTD = scores(5, 1, 8, 64)
-    projection_DR, centroids_KR = scores(6, 64, 16), scores(7, 4, 16)
-    rounded = routing.scores(hidden_BTD.astype(jnp.bfloat16), projection_DR, centroids_KR, 0.1)
-    expected = np.asarray(hidden_BTD.astype(jnp.bfloat16), np.float64) @ np.asarray(projection_DR, np.float64)
-    expected = expected @ np.asarray(centroids_KR, np.float64).T / 0.1
-    assert rounded.dtype == jnp.float32
-    np.testing.assert_allclose(rounded, expected, rtol=2e-4, atol=2e-2)

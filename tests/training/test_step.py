@@ -13,6 +13,7 @@ from focus_jax.evaluation.readings import readings_of
 from focus_jax.model import as_trained
 from focus_jax.parallel.mesh import make_mesh
 from focus_jax.routing import next_potential
+from focus_jax.routing.balance import CENTRE_RATE
 from focus_jax.training.learner import Learner
 from focus_jax.training.loss import loss_sum, token_nats
 from focus_jax.training.optimizer import at_step, decayed, make_optimizer, relative_schedule, routed, settling_schedule
@@ -41,6 +42,11 @@ def step(run: Config, state: TrainState | None = None, seed: int = 0) -> tuple[T
 
 def assert_close(one, other, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), one, other)
+
+
+def of_routers(state: TrainState, name: str) -> list[jax.Array]:
+    """That carried state of every layer."""
+    return [value for path, value in jax.tree.leaves_with_path(state.carried) if path[-1].key == name]
 
 
 def hard(run: Config, router: str = "distill", **focus) -> Config:
@@ -76,7 +82,7 @@ def test_any_split_into_microbatches_gives_the_same_step(run, router, microbatch
     whole_state, whole = step(run)
     split_state, split = step(changed(run, training={"microbatches": microbatches}))
     assert_close(whole._asdict(), split._asdict(), rtol=1e-5)
-    assert_close(whole_state.potentials, split_state.potentials, rtol=1e-5, atol=1e-7)
+    assert_close(whole_state.carried, split_state.carried, rtol=1e-5, atol=1e-7)
     # Adam's first update is ±lr whatever the gradient's size, so its moments are compared.
     assert_close(whole_state.opt_state[2].mu, split_state.opt_state[2].mu, rtol=1e-3, atol=1e-7)
 
@@ -106,7 +112,7 @@ def test_with_distill_neither_loss_reaches_the_others_parameters(run):
     probes_BP = jnp.tile(jnp.array([8, 20, 40]), (len(inputs_BT), 1))
 
     def losses(params):
-        model = merge(graph_of(run), params, state.potentials)
+        model = merge(graph_of(run), params, state.carried)
         normed_BTD, layers = model.features(inputs_BT, reading, probes_BP)
         return loss_sum(run, model, normed_BTD, targets_BT), sum(layer.probe_nats_B.sum() for layer in layers)
 
@@ -123,7 +129,7 @@ def test_the_hard_pattern_of_training_is_that_of_evaluation(run):
     reading = readings_of(run)[0].reading
     assert (reading.routing, reading.top_k) == ("hard", 2)
     inputs_BT, targets_BT = batch(run)
-    nats_BT = token_nats(merge(graph_of(run), state.params, state.potentials)(inputs_BT, reading)[0], targets_BT)
+    nats_BT = token_nats(merge(graph_of(run), state.params, state.carried)(inputs_BT, reading)[0], targets_BT)
     assert metrics.loss == pytest.approx(float(nats_BT.sum() / (targets_BT >= 0).sum()), rel=1e-6)
 
 
@@ -183,26 +189,41 @@ def test_shares_are_counts_where_the_pattern_is_hard(run):
     state = initial_state(run, make_optimizer(run))
     moved, _ = step(run, state)
     inputs_BT, targets_BT = batch(run)
-    layers = merge(graph_of(run), state.params, state.potentials)(inputs_BT, as_trained(run.attention, 0))[1]
+    layers = merge(graph_of(run), state.params, state.carried)(inputs_BT, as_trained(run.attention, 0))[1]
     # The first layer's groups do not depend on the probe rows.
     best_BT = jnp.argmax(layers[0].log_affinity_BTK, axis=-1)
     share_K = jnp.bincount(best_BT[targets_BT >= 0], length=4) / (targets_BT >= 0).sum()
     expected_K = next_potential(jnp.zeros(4), share_K, settling_schedule(run)(0))
-    np.testing.assert_allclose(jax.tree.leaves(moved.potentials)[0], expected_K, rtol=1e-5)
+    np.testing.assert_allclose(of_routers(moved, "potential_K")[0], expected_K, rtol=1e-5)
+
+
+def test_centres_follow_the_tokens_of_every_layer(run):
+    """Without gradients to mind, three steps on one batch are three steps of a running mean."""
+    run = changed(run, optimizer={"peak_lr": 1e-12})
+    state = initial_state(run, make_optimizer(run))
+    inputs_BT, targets_BT = batch(run)
+    layers = merge(graph_of(run), state.params, state.carried)(inputs_BT, as_trained(run.attention, 0))[1]
+    mean_R = layers[0].projected_BTR[targets_BT >= 0].mean(axis=0)
+    for _ in range(3):
+        state, _ = step(run, state)
+    first_R, second_R = of_routers(state, "centre_R")
+    np.testing.assert_allclose(first_R, (1 - (1 - CENTRE_RATE) ** 3) * mean_R, rtol=1e-4, atol=1e-6)
+    assert jnp.any(second_R != first_R)
+    assert not of_routers(step(changed(run, attention={"scores": "dot"}))[0], "centre_R")
 
 
 def test_potentials_move_for_carried_alone_and_by_the_schedule(run):
     biased = initial_state(run, make_optimizer(run))
     moved, _ = step(run, biased)
-    assert all(jnp.any(v_K != 0) for v_K in jax.tree.leaves(moved.potentials))
+    assert all(jnp.any(v_K != 0) for v_K in of_routers(moved, "potential_K"))
     for balance in ("none", "sinkhorn"):
         still, _ = step(changed(run, attention={"balance": balance}))
-        assert not any(jnp.any(v_K) for v_K in jax.tree.leaves(still.potentials))
+        assert not any(jnp.any(v_K) for v_K in of_routers(still, "potential_K"))
     faster, _ = step(changed(run, attention={"balance_rate": 2 * run.attention.balance_rate}))
-    assert_close(jax.tree.map(lambda v: 2 * v, moved.potentials), faster.potentials, rtol=1e-5)
+    assert_close([2 * v_K for v_K in of_routers(moved, "potential_K")], of_routers(faster, "potential_K"), rtol=1e-5)
     # The rate follows the learning rate's shape: in the warm-up's first of eight steps it is a quarter of that of two.
     slower, _ = step(changed(run, optimizer={"warmup_steps": 8}))
-    assert_close(jax.tree.map(lambda v: v / 4, moved.potentials), slower.potentials, rtol=1e-5)
+    assert_close([v_K / 4 for v_K in of_routers(moved, "potential_K")], of_routers(slower, "potential_K"), rtol=1e-5)
 
 
 @pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
@@ -215,7 +236,7 @@ def test_a_step_that_is_not_finite_changes_no_value_and_still_counts(run, poison
     assert (metrics.skipped, metrics.skipped_in_a_row) == (1, 1)
     assert int(after.step) == 1
     assert_close(after.params, bad.params, rtol=0)
-    assert_close(after.potentials, bad.potentials, rtol=0)
+    assert_close(after.carried, bad.carried, rtol=0)
     assert_close(after.opt_state, at_step(bad.opt_state, jnp.int32(1)), rtol=0)
     assert_close(after.guard, bad.guard._replace(skipped=1, skipped_in_a_row=1), rtol=0)
 
@@ -266,4 +287,4 @@ def test_golden_loss(run):
     np.testing.assert_allclose(losses, GOLDEN, rtol=2e-4)
 
 
-GOLDEN = [6.012472, 6.123602, 6.040678]
+GOLDEN = [6.019848, 6.130551, 6.026248]

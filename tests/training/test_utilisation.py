@@ -61,7 +61,7 @@ def test_the_pairs_of_a_hard_step_are_counted(run: Config, router):
     step = jax.jit(make_train_step(run, graph_of(run), make_optimizer(run), reading))
     found = step(state, tokens_BT[:, :-1], tokens_BT[:, 1:])[1].kept_fraction
 
-    _, [routed] = merge(graph_of(run), state.params, state.potentials).features(tokens_BT[:, :-1], reading)
+    _, [routed] = merge(graph_of(run), state.params, state.carried).features(tokens_BT[:, :-1], reading)
     groups = memberships(routed.log_affinity_BTK, top_k=2, kind="query")
     kept = [
         pairs.kept_pairs(queries_TM, keys_T1[:, 0], window=5)

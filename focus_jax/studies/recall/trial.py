@@ -75,7 +75,7 @@ def _measure(run: Config, state: TrainState, test: Batch) -> dict[str, Any]:
     reading = as_trained(attention, run.training.steps)
     if isinstance(attention, Focus) and attention.training == "soft":
         reading = Reading("hard", attention.top_k, gated=True)
-    logits_BTV, layers = merge(graph_of(run), state.params, state.potentials)(test.inputs_BT, reading)
+    logits_BTV, layers = merge(graph_of(run), state.params, state.carried)(test.inputs_BT, reading)
     asked_BT = test.targets_BT != NO_TARGET
     right_BT = (jnp.argmax(logits_BTV[..., :VALUES], axis=-1) == test.targets_BT) & asked_BT
     measured = {name: jnp.ones(()) for name in ("accuracy", "kept_fraction", "dominance")}

@@ -8,6 +8,7 @@ from typing import Any
 
 from focus_jax.config import Checkpoint, Config, Data, Dense, Focus, Optimizer, Training, llama
 from focus_jax.studies.recall.task import TOKENS, VOCABULARY, WINDOW, Form
+from focus_jax.studies.variants import changed
 
 STEPS, BATCH = 2000, 16
 PROBES = 13
@@ -66,7 +67,7 @@ def config_of(arm: Arm) -> Config:
     )
     # Short sequences: the definition is faster than anything in blocks.
     run = dataclasses.replace(run, model=dataclasses.replace(run.model, attention_implementation="reference"))
-    return _changed(run, arm.changes)
+    return changed(run, arm.changes)
 
 
 def _attention(arm: Arm) -> Dense | Focus:
@@ -79,13 +80,3 @@ def _attention(arm: Arm) -> Dense | Focus:
         "anneal": {"router": "gate", "hard_from_step": STEPS // 2},
     }
     return dataclasses.replace(focus, **rules.get(arm.name, {}))
-
-
-def _changed(run: Config, changes: str) -> Config:
-    for change in changes.split():
-        place, value = change.split("=")
-        section, field = place.split(".")
-        old = getattr(run, section)
-        typed = type(getattr(old, field))(value)
-        run = dataclasses.replace(run, **{section: dataclasses.replace(old, **{field: typed})})
-    return run

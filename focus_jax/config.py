@@ -61,7 +61,7 @@ class Focus(Section):
     """How a token is compared with a centroid. Cosine: by the direction in which it lies from the running mean of all
     tokens. Dot: by the product of the two, as published; where tokens are much alike, as they are in deep layers early
     in training, one step of the potentials then moves all of them to another group."""
-    score_std: PositiveFloat = 1.0
+    score_std: PositiveFloat = 2.0
     """Standard deviation of the scores over random directions, at initialisation where scores="dot"."""
     temperature: PositiveFloat = 0.1
     """Dot scores are divided by it, and the initial centroids the shorter for it; scores="dot" only."""
@@ -255,7 +255,7 @@ class Optimizer(Section):
     """Decoupled, on matrices and embeddings other than the router's."""
     clip_norm: PositiveFloat = 1.0
     """Largest global gradient norm; of the routers apart from the rest, so that twins are clipped alike."""
-    router_lr_multiplier: NonNegativeFloat = 0.3
+    router_lr_multiplier: NonNegativeFloat = 1.0
     """Learning rate of router projections and centroids, as a multiple of the rest; 0 keeps routers as they were drawn
     (a control)."""
 

@@ -46,7 +46,7 @@ FOCUS = {
     "window": 9,
     "routing_width": 4,
     "scores": "dot",
-    "score_std": 2.0,
+    "score_std": 3.0,
     "gate": "sigmoid",
     "dense_layers": (1,),
 }

@@ -68,8 +68,9 @@ def published(run: Config) -> Config:
     """Trained and read as published: every pair gated, Sinkhorn over the sequence, NOT causal; and read hard."""
     run = _focus(
         run,
-        scores="dot",
         training="soft",
+        scores="dot",
+        score_std=1.0,
         balance="sinkhorn",
         gate="sigmoid",
         membership="shared",

@@ -16,8 +16,6 @@ PROBES = 13
 
 WITHOUT_ROUTER = ("dense", "local")
 WITH_ROUTER = ("frozen", "soft", "gate", "anneal", "distill")
-_ROUTER_LR = {"frozen": 0.0, "soft": 1.0}
-"""What softly trained routers do best with, as their balance_rate below (EXPERIMENTS.md)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def config_of(arm: Arm) -> Config:
             peak_lr=3e-3,
             warmup_steps=50,
             weight_decay=0.0,
-            router_lr_multiplier=_ROUTER_LR.get(arm.name, 0.3),
+            router_lr_multiplier=0.0 if arm.name == "frozen" else 1.0,
         ),
         checkpoint=Checkpoint(every=STEPS),
     )
@@ -75,6 +73,7 @@ def _attention(arm: Arm) -> Dense | Focus:
         return Dense()
     focus = Focus(groups=arm.groups, top_k=arm.top_k, window=WINDOW, probes=PROBES)
     rules: dict[str, dict[str, Any]] = {
+        # What softly trained routers do best with (EXPERIMENTS.md).
         "soft": {"training": "soft", "balance_rate": 0.5},
         "gate": {"router": "gate"},
         "anneal": {"router": "gate", "hard_from_step": STEPS // 2},

@@ -16,7 +16,7 @@ from focus_jax.accounting.pairs import dense_pairs
 from focus_jax.config import Config, Focus
 from focus_jax.model import Reading, as_trained
 from focus_jax.studies.recall.arms import Arm, config_of
-from focus_jax.studies.recall.task import TOKENS, VALUES, Batch, draw, initial_embeddings
+from focus_jax.studies.recall.task import TOKENS, VALUES, Batch, Form, draw, initial_embeddings
 from focus_jax.studies.results import Row
 from focus_jax.training.loss import NO_TARGET
 from focus_jax.training.optimizer import make_optimizer
@@ -31,7 +31,7 @@ def run_arm(arm: Arm) -> Row:
     """One row: accuracy read hard (as it would run) along the way and at the end, kept pairs, the largest group."""
     run = config_of(arm)
     started = time.perf_counter()
-    state = jax.jit(lambda: _initial(run, arm))()
+    state = jax.jit(lambda: initial(run, arm.form, arm.seed))()
     data_key, test_key = jax.random.split(jax.random.key(1000 + arm.seed))
     test = draw(test_key, MEASURED_SEQUENCES)
     measure = jax.jit(partial(_measure, run))
@@ -53,11 +53,12 @@ def run_arm(arm: Arm) -> Row:
     }
 
 
-def _initial(run: Config, arm: Arm) -> TrainState:
+def initial(run: Config, form: Form, seed: int) -> TrainState:
+    """With the task's own embeddings."""
     state = initial_state(run, make_optimizer(run))
     rows, width = state.params["embedding"]["embedding"].shape
-    key = jax.random.fold_in(jax.random.key(arm.seed), 77)
-    features_VD = initial_embeddings(key, arm.form, rows=rows, width=width, std=run.model.init_std)
+    key = jax.random.fold_in(jax.random.key(seed), 77)
+    features_VD = initial_embeddings(key, form, rows=rows, width=width, std=run.model.init_std)
     return state._replace(params={**state.params, "embedding": {"embedding": features_VD}})
 
 

@@ -1,16 +1,16 @@
-"""Do groups stay in use? Routers put on a trained dense model, by each way into one group and by what prevents it.
+"""Do groups stay in use? Training as published but for Sinkhorn, parts of it held still, and what prevents collapse.
 
     python -m focus_jax.studies.stability --results PATH [--seeds 3]
 
-The task is that of the recall study. A dense model that solves it is given routers, and everything (or only the
-centroids, the projection or the rest of the model) goes on training as published, but for Sinkhorn: a soft gate
-`sigmoid`, affinities by softmax. Distant tokens are needed, closed gates hinder them, and one group for all tokens opens
-every gate. Beside it the same with carried potentials, and the recommended hard training. Runs what the results file
-lacks and prints the table.
+The task is that of the recall study, form "kind": distant tokens are needed, a closed gate hinders them, and one group
+for all tokens opens every gate. Affinities are a softmax of dot products, the gate is `sigmoid`, and the language
+model's gradient reaches everything, or everything but the centroids, the projection or both. Beside it the same with
+carried potentials, and the recommended hard training. Runs what the results file lacks and prints the table.
 """
 
 import argparse
 import dataclasses
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ from focus_jax.studies.recall.task import draw
 from focus_jax.studies.recall.trial import initial
 from focus_jax.studies.results import Results, Row
 from focus_jax.training.optimizer import make_optimizer
-from focus_jax.training.state import TrainState, graph_of, initial_state, merge
+from focus_jax.training.state import TrainState, graph_of, merge
 from focus_jax.training.step import make_train_step
 
-LAYERS, GROUPS = 2, 8
-STEPS_BETWEEN, MEASUREMENTS = 50, 20
+GROUPS = 4
+STEPS_BETWEEN = 50
 MEASURED_SEQUENCES = 256
 
-_SOFTMAX = "attention.balance=none attention.gate=sigmoid attention.scores=dot attention.score_std=1.0 attention.balance_rate=0.05"
+_SOFTMAX = "attention.balance=none attention.gate=sigmoid attention.scores=dot attention.score_std=1.0"
 
 
 @dataclass(frozen=True)
@@ -56,118 +56,74 @@ IDENTITY = ("name", "seed")
 class Rule:
     recall_arm: str
     changes: str = ""
-    trains: str = ""
-    """Part of the names of the parameters that train; empty is all of them, "-router" all but routers."""
+    still: tuple[str, ...] = ()
+    """Names of router parameters that do not train."""
 
 
 RULES = {
     "softmax": Rule("soft", _SOFTMAX),
-    "softmax, centroids alone": Rule("soft", _SOFTMAX, "centroids_KR"),
-    "softmax, projection alone": Rule("soft", _SOFTMAX, "projection_DR"),
-    "softmax, backbone alone": Rule("soft", _SOFTMAX, "-router"),
+    "softmax, centroids still": Rule("soft", _SOFTMAX, ("centroids_KR",)),
+    "softmax, projection still": Rule("soft", _SOFTMAX, ("projection_DR",)),
+    "softmax, router still": Rule("soft", _SOFTMAX, ("centroids_KR", "projection_DR")),
     "carried, soft": Rule("soft", _SOFTMAX.replace("balance=none", "balance=carried")),
     "recommended": Rule("distill"),
 }
 
 
 def run_arm(arm: Arm) -> Row:
-    """Dominance (mean share of a sequence's largest group) of every layer along the way."""
+    """Dominance (mean share of a sequence's largest group) along the way."""
     rule = RULES[arm.name]
-    run = _config(rule.recall_arm, rule.changes, arm.seed)
-    state = jax.jit(lambda: initial_state(run, make_optimizer(run)))()
-    state = state._replace(params=_joined(state.params, _dense_parameters(arm.seed)))
-    curve = []
-    train = jax.jit(partial(_train, run, _only(rule.trains)), donate_argnums=0)
+    run = recall.config_of(recall.Arm("kind", rule.recall_arm, GROUPS, 1, arm.seed, rule.changes))
+    state = jax.jit(lambda: initial(run, "kind", arm.seed))()
+    train = jax.jit(partial(_train, run, rule.still), donate_argnums=0)
     measure = jax.jit(partial(_dominance, run))
     test_BT = draw(jax.random.key(2000 + arm.seed), MEASURED_SEQUENCES).inputs_BT
-    for part in range(MEASUREMENTS):
-        curve.append([round(float(share), 3) for share in measure(state, test_BT)])
-        state = train(state, jax.random.fold_in(jax.random.key(3000 + arm.seed), part))
-    curve.append([round(float(share), 3) for share in measure(state, test_BT)])
+    curve = [float(measure(state, test_BT))]
+    for first in range(0, run.training.steps, STEPS_BETWEEN):
+        state = train(state, jax.random.fold_in(jax.random.key(1000 + arm.seed), first))
+        curve.append(float(measure(state, test_BT)))
     return {
         **dataclasses.asdict(arm),
         "groups": GROUPS,
-        "steps": STEPS_BETWEEN * MEASUREMENTS,
-        "dominance_curve": curve,
-        "highest": max(max(shares) for shares in curve),
-        "dominance": curve[-1],
+        "steps": run.training.steps,
+        "dominance_curve": [round(share, 3) for share in curve],
     }
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: dominance by layer at the end (mean over seeds), and the highest of any layer at any time."""
-    lines = ["| training | seeds | at the start | at the end, by layer | highest |", "|---|---|---|---|---|"]
+    """Markdown: dominance at the start and at the end (mean over seeds), and the lowest and highest end."""
+    lines = ["| training | seeds | at the start | at the end | lowest, highest |", "|---|---|---|---|---|"]
     for name in dict.fromkeys(row["name"] for row in rows):
-        same = [row for row in rows if row["name"] == name]
-        first, last = (
-            " ".join(
-                f"{sum(row['dominance_curve'][end][layer] for row in same) / len(same):.0%}" for layer in range(LAYERS)
-            )
-            for end in (0, -1)
+        curves = [row["dominance_curve"] for row in rows if row["name"] == name]
+        first, last = ([curve[end] for curve in curves] for end in (0, -1))
+        lines.append(
+            f"| {name} | {len(curves)} | {statistics.mean(first):.0%} | {statistics.mean(last):.0%} "
+            f"| {min(last):.0%}, {max(last):.0%} |"
         )
-        lines.append(f"| {name} | {len(same)} | {first} | {last} | {max(row['highest'] for row in same):.0%} |")
     return "\n".join(lines)
 
 
-def _config(recall_arm: str, changes: str, seed: int) -> Config:
-    groups, top_k = (1, 0) if recall_arm == "dense" else (GROUPS, 1)
-    run = recall.config_of(recall.Arm("apart", recall_arm, groups, top_k, seed, changes))
-    return dataclasses.replace(
-        run,
-        model=dataclasses.replace(run.model, layers=LAYERS),
-        training=dataclasses.replace(run.training, steps=STEPS_BETWEEN * MEASUREMENTS),
-    )
-
-
-def _dense_parameters(seed: int) -> Any:
-    """Of a dense model after as many steps as follow."""
-    run = _config("dense", "", seed)
-    state = jax.jit(lambda: initial(run, "apart", seed))()
-    train = jax.jit(partial(_train, run, optax.identity()), donate_argnums=0)
-    for part in range(MEASUREMENTS):
-        state = train(state, jax.random.fold_in(jax.random.key(1000 + seed), part))
-    return state.params
-
-
-def _train(run: Config, last: optax.GradientTransformation, state: TrainState, key: jax.Array) -> TrainState:
-    """`last` sees the updates after the optimizer."""
-    optimizer = make_optimizer(run)
-
-    def update(gradients: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:
-        updates, opt_state = optimizer.update(gradients, opt_state, params)
-        return last.update(updates, last.init(params))[0], opt_state
-
-    masked = optax.GradientTransformation(optimizer.init, update)
-    train_step = make_train_step(run, graph_of(run), masked, as_trained(run.attention, 0))
+def _train(run: Config, still: Sequence[str], state: TrainState, key: jax.Array) -> TrainState:
+    optimizer = optax.chain(make_optimizer(run), optax.masked(optax.set_to_zero(), partial(_named, still)))
+    train_step = make_train_step(run, graph_of(run), optimizer, as_trained(run.attention, 0))
+    own_state = optimizer.init(state.params)
 
     def step(state: TrainState, key: jax.Array) -> tuple[TrainState, None]:
         return train_step(state, *draw(key, run.training.batch_size))[0], None
 
-    return jax.lax.scan(step, state, jax.random.split(key, STEPS_BETWEEN))[0]
+    chained = state._replace(opt_state=(state.opt_state, *own_state[1:]))
+    trained, _ = jax.lax.scan(step, chained, jax.random.split(key, STEPS_BETWEEN))
+    return trained._replace(opt_state=trained.opt_state[0])
 
 
-def _only(trains: str) -> optax.GradientTransformation:
-    def frozen(params: Any) -> Any:
-        return jax.tree.map_with_path(lambda path, _: not _trains(trains, jax.tree_util.keystr(path)), params)
-
-    return optax.masked(optax.set_to_zero(), frozen)
-
-
-def _trains(trains: str, name: str) -> bool:
-    return trains[1:] not in name if trains.startswith("-") else trains in name
-
-
-def _joined(of_focus: Any, of_dense: Any) -> Any:
-    """Values of the dense model where it has them, and routers as they were drawn."""
-    if not isinstance(of_focus, dict):
-        return of_dense
-    return {name: _joined(value, of_dense[name]) if name in of_dense else value for name, value in of_focus.items()}
+def _named(names: Sequence[str], params: Any) -> Any:
+    return jax.tree.map_with_path(lambda path, _: path[-1].key in names, params)
 
 
 def _dominance(run: Config, state: TrainState, inputs_BT: jax.Array) -> jax.Array:
     reading = as_trained(run.attention, run.training.steps)
-    _, layers = merge(graph_of(run), state.params, state.carried)(inputs_BT, reading)
-    return jnp.stack([jnp.mean(routing.group_statistics(layer.log_affinity_BTK).dominance_B) for layer in layers])
+    _, (layer,) = merge(graph_of(run), state.params, state.carried)(inputs_BT, reading)
+    return jnp.mean(routing.group_statistics(layer.log_affinity_BTK).dominance_B)
 
 
 def main(arguments: Sequence[str] | None = None, run: Callable[[Arm], Row] = run_arm) -> int:

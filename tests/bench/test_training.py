@@ -22,6 +22,7 @@ def test_bounds_of_evenly_used_groups_are_those_of_the_goal():
         assert flops.executed(dense_twin(run), 1.0) / focus == pytest.approx(bound, rel=0.05)
 
 
+@pytest.mark.slow
 def test_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "MATMUL_SIZE", {"cpu": 64})
     monkeypatch.setattr(training, "SETTLING_STEPS", 1)

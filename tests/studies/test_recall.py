@@ -96,6 +96,7 @@ def test_a_broken_line_is_named(tmp_path):
         Results(tmp_path / "rows.jsonl", IDENTITY)
 
 
+@pytest.mark.slow
 def test_an_arm_trains_and_is_measured(monkeypatch):
     """Steps enough for dense attention to learn the task; what the window does not show cannot be learned at all."""
     monkeypatch.setattr("focus_jax.studies.recall.arms.STEPS", 250)

@@ -12,6 +12,7 @@ from focus_jax.studies.recall import arms as recall
 from focus_jax.studies.recall.trial import initial
 
 
+@pytest.mark.slow
 def test_what_is_held_still_stays():
     run = recall.config_of(recall.Arm("kind", "soft", 4, 1, 0, stability.RULES["softmax"].changes))
     state = initial(run, "kind", 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from focus_jax import h200
 from focus_jax.config import dense_twin
 from focus_jax.config_loading import load
 from focus_jax.errors import exit_code
@@ -90,6 +91,14 @@ def test_the_command_says_what_it_did_and_writes_json(tmp_path, capsys):
     focus = found["models"]["focus"]
     seconds = 256 * 2048 * focus["flops_per_token"]["executed"] / (0.4 * 8 * 989e12)
     assert focus["seconds_per_step"] == pytest.approx(seconds)
+
+
+def test_without_the_packages_it_goes_by_shapes_and_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(h200, "can_compile", lambda: False)
+    assert command.main(["--config", str(ROOT / "configs" / "demo.py"), "--devices", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "requirements-h200.txt are not installed, so nothing is compiled" in said
+    assert "by shapes alone (temporaries are an estimate)" in said
 
 
 @pytest.mark.parametrize(

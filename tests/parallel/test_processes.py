@@ -1,5 +1,5 @@
 """Several processes train one run, on this machine with CPU collectives: what one process computes, one that speaks,
-all stop together, and a checkpoint moves between numbers of processes and meshes."""
+all stop together, and a checkpoint moves between numbers of processes and meshes, and is evaluated on any."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from focus_jax.errors import CONTINUE_ME, UserError
 from focus_jax.parallel.joining import CANNOT_JOIN, join
 from focus_jax.run_folder import RunFolder
 from tests.changes import changed
-from tests.commands import ROOT, write_config_file
+from tests.commands import ROOT, command, write_config_file
 from tests.training.runs import final_states, rows, start, stop_after
 
 LOSSES = ("loss", "grad_norm", "delta_nats", "kept_fraction")
@@ -123,7 +123,8 @@ def test_two_processes_stop_together_and_one_goes_on(run, text, tmp_path):
     assert [code for code, _, _ in refused] == [2, 2]
     assert all("another process is training in this folder" in err for _, _, err in refused)
 
-    processes = launch(moved, tmp_path)
+    # Each has half of every matrix, and both bring the same sequences.
+    processes = launch(moved, tmp_path, "--mesh.data", "1", "--mesh.tensor", "2")
     while not (folder.metrics.exists() and folder.metrics.read_text()):
         assert all(process.poll() is None for process in processes)
         time.sleep(0.1)
@@ -145,11 +146,34 @@ def test_one_process_stops_and_two_with_two_devices_each_go_on(run, text, tmp_pa
         stop_after(patch, 5)
         assert start(moved) == CONTINUE_ME
     (first, first_out, _), (second, second_out, _) = ends(
-        launch(moved, tmp_path, "--mesh.data", "2", "--mesh.fsdp", "2", devices=2)
+        launch(moved, tmp_path, "--mesh.data", "1", "--mesh.fsdp", "2", "--mesh.tensor", "2", devices=2)
     )
     assert (first, second) == (0, 0)
     assert "checkpoint at step 12 of 12" in first_out
     assert [line for line in second_out.splitlines() if "Gloo" not in line] == []
     stored = json.loads(RunFolder(Path(moved.run)).config.read_text())
-    assert (stored["mesh"]["data"], stored["mesh"]["fsdp"]) == (2, 2)
+    assert (stored["mesh"]["fsdp"], stored["mesh"]["tensor"]) == (2, 2)
     assert_same_run(whole, moved)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_evaluated_alike_on_one_device_and_on_eight(run, text, tmp_path, monkeypatch):
+    assert start(run) == 0
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
+    (one, other) = (evaluated(run, mesh, tmp_path / f"{mesh}.jsonl") for mesh in ("1,1,1", "2,2,2"))
+    assert [row["kind"] for row in one] == [row["kind"] for row in other]
+    assert {"eval", "compare", "groups", "tokens"} <= {row["kind"] for row in one}
+    for a, b in zip(one, other, strict=True):
+        assert b.keys() == a.keys()
+        for name, value in a.items():
+            assert b[name] == (pytest.approx(value, rel=1e-5, abs=1e-5) if numeric(value) else value), name
+
+
+def evaluated(run: Config, mesh: str, path: Path) -> list[dict]:
+    done = command("eval.py", "--run", run.run, "--mesh", mesh, "--json", path)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def numeric(value: object) -> bool:
+    return isinstance(value, float) or (isinstance(value, list) and all(map(numeric, value)))

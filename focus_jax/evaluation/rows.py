@@ -7,6 +7,7 @@ import numpy as np
 
 from focus_jax.evaluation.evaluator import Groups, Measurement
 from focus_jax.evaluation.measures import Sample, by_position, estimate, perplexity, within_window
+from focus_jax.evaluation.token_classes import class_of, purity, shuffled
 
 TOP_TOKENS = 8
 
@@ -63,14 +64,30 @@ def groups_rows(groups: Groups, layers: tuple[int, ...], previous_LST: np.ndarra
 def tokens_rows(
     groups: Groups, layers: tuple[int, ...], sample: Sample, decode: Callable[[Sequence[int]], str]
 ) -> Iterator[dict]:
-    """The most frequent tokens of every group of every Focus layer, each with its share of the group's tokens."""
+    """Of every group of every Focus layer: its most frequent tokens, each with its share of the group's tokens, and its
+    most frequent class (token_classes.py) likewise, beside the share in a random grouping of the same sizes."""
     group_count = groups.statistics.load_BK.shape[-1]
+    token_N, number_ST = np.unique(sample.inputs_ST, return_inverse=True)
+    class_ST = np.array([class_of(decode([int(token)])) for token in token_N])[number_ST]
     for layer, best_ST in zip(layers, groups.best_LST, strict=True):
+        classes, shares = purity(best_ST.ravel(), class_ST.ravel(), group_count)
+        _, by_chance = purity(shuffled(best_ST.ravel()), class_ST.ravel(), group_count)
         for group in range(group_count):
-            counts_V = np.bincount(sample.inputs_ST[best_ST == group])
-            most = [int(token) for token in np.argsort(-counts_V, kind="stable")[:TOP_TOKENS] if counts_V[token]]
-            top = [[decode([token]), float(counts_V[token] / counts_V.sum())] for token in most]
-            yield {"kind": "tokens", "layer": layer, "group": group, "top": top}
+            yield {
+                "kind": "tokens",
+                "layer": layer,
+                "group": group,
+                "top": _most_frequent(sample.inputs_ST[best_ST == group], decode),
+                "class": classes[group],
+                "purity": shares[group],
+                "purity_by_chance": by_chance[group],
+            }
+
+
+def _most_frequent(tokens_N: np.ndarray, decode: Callable[[Sequence[int]], str]) -> list[list]:
+    counts_V = np.bincount(tokens_N)
+    most = [int(token) for token in np.argsort(-counts_V, kind="stable")[:TOP_TOKENS] if counts_V[token]]
+    return [[decode([token]), float(counts_V[token] / counts_V.sum())] for token in most]
 
 
 def _around_window(name: str, values_ST: np.ndarray, sample: Sample, window: int | None) -> dict:

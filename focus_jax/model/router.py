@@ -18,6 +18,7 @@ class Routed(NamedTuple):
 
     log_affinity_BTK: jax.Array
     projected_BTR: jax.Array
+    """The tokens as they are compared with the centroids."""
     probe_nats_B: jax.Array
     """The router's loss, summed over the sequence's probe rows; 0 without probes."""
 

@@ -15,6 +15,7 @@ Balance = Literal["carried", "sinkhorn", "none"]
 # A group's share counts as at least this, so that an empty group is pulled back at a bounded rate.
 SHARE_FLOOR = 1e-3
 
+# Weight of the newest optimizer step in the running mean of the tokens; follows the quickest changes of early training.
 CENTRE_RATE = 0.3
 
 

@@ -4,12 +4,8 @@ Routing is a discrete choice in the end, so rounding here would change who atten
 highest matmul precision.
 """
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
-
-Comparison = Literal["cosine", "dot"]
 
 _SMALLEST = 1e-12
 """Squared lengths count as at least this."""

@@ -16,7 +16,8 @@ of each kind:
            null with too few documents), delta_within_window, delta_beyond_window; one row per reading of Focus.
 `groups`   layer, load (share of each group), dominance (mean largest share of a sequence), entropy, confidence,
            switch_rate (null at the first checkpoint); one row per Focus layer.
-`tokens`   layer, group, top (list of [token, share] pairs).
+`tokens`   layer, group, top (list of [token, share] pairs), class (the group's most frequent class of tokens), purity
+           (its share of the group), purity_by_chance (of a random grouping of the same sizes).
 `event`    what happened to the run itself: name, message and fields of its own. Names: started, resumed,
            unusable_checkpoint, unusable_evaluation, lost_metrics; not_finite, loss_spike (model, loss, grad_norm,
            deviations, skipped, and sequences: store and window of each sequence of the batch); starved_group,

@@ -49,23 +49,23 @@ class StepMetrics(NamedTuple):
     skipped_in_a_row: jax.Array
 
 
-class BatchSums(NamedTuple):
-    """What microbatches add up to."""
-
-    loss: jax.Array
-    router_loss: jax.Array
-    gradients: Any
-    tokens: "TokenMeans"
-    pairs: jax.Array
-    """Computed by Focus layers."""
-
-
 class TokenMeans(NamedTuple):
     """Over valid tokens, of every Focus layer: what carried state follows."""
 
     share_LK: jax.Array
     """Part of the tokens that each group took."""
     projected_LR: jax.Array
+
+
+class BatchSums(NamedTuple):
+    """What microbatches add up to."""
+
+    loss: jax.Array
+    router_loss: jax.Array
+    gradients: Any
+    tokens: TokenMeans
+    pairs: jax.Array
+    """Computed by Focus layers."""
 
 
 class Microbatch(NamedTuple):

@@ -106,13 +106,17 @@ def test_group_rows_follow_the_assignments(run, sample):
 
 def test_tokens_rows_name_the_most_frequent_tokens_of_a_group(run, sample):
     groups = measure(run, sample).groups
-    inputs_ST = np.where(groups.best_LST[1] == 2, 65 + np.arange(TOKENS) % 2, 97)
+    inputs_ST = np.where(groups.best_LST[1] == 2, 66 + np.arange(TOKENS) % 2, 97)
     rows = list(tokens_rows(groups, (0, 1), sample._replace(inputs_ST=inputs_ST), lambda ids: chr(ids[0])))
     assert [(row["layer"], row["group"]) for row in rows] == [(layer, group) for layer in (0, 1) for group in range(4)]
     in_group = inputs_ST[groups.best_LST[1] == 2]
-    expected = sorted(((chr(t), float(np.mean(in_group == t))) for t in (65, 66)), key=lambda pair: -pair[1])
+    expected = sorted(((chr(t), float(np.mean(in_group == t))) for t in (66, 67)), key=lambda pair: -pair[1])
     assert [tuple(pair) for pair in rows[4 + 2]["top"]] == [(token, pytest.approx(share)) for token, share in expected]
     assert rows[4 + 1]["top"] == [["a", 1.0]]
+    # "B" and "C" are capitals; everything outside of the group is "a", an article.
+    assert (rows[4 + 2]["class"], rows[4 + 2]["purity"]) == ("capitalised", 1.0)
+    assert (rows[4 + 1]["class"], rows[4 + 1]["purity"]) == ("function word", 1.0)
+    assert rows[4 + 1]["purity_by_chance"] < 1
 
 
 def test_a_window_longer_than_the_text_has_nothing_beyond(run, sample):

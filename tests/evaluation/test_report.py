@@ -172,9 +172,12 @@ def test_most_frequent_tokens_are_shown_where_they_were_logged(tmp_path):
             "layer": 1,
             "group": 5,
             "top": [[" the", 0.25], ["\n", 0.125]],
+            "class": "function word",
+            "purity": 0.625,
+            "purity_by_chance": 0.375,
         }
         file.write(json.dumps(row) + "\n")
-    assert "layer 1, group 5 ' the' 25 %" in text_of(report_of(folder))
+    assert "layer 1, group 5 function word 62 % (38 %) ' the' 25 %" in text_of(report_of(folder))
 
 
 def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path):

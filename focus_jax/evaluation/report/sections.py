@@ -292,12 +292,24 @@ def _top_tokens(run: RunRecord) -> str:
     cells = [
         (
             f"layer {row['layer']}, group {row['group']}",
+            _purity(row),
             "  ".join(f"{token!r} {percent(share)}" for token, share in row["top"]),
         )
         for row in rows
         if row["step"] == step
     ]
-    return page.table(["", "most frequent tokens"], cells, caption=f"At step {step:,}", css="text") if cells else ""
+    caption = (
+        f"At step {step:,}. Classes are told from a token’s letters alone; in brackets, the largest share of one class "
+        "in a random group of the same size."
+    )
+    headings = ["", "most frequent class", "most frequent tokens"]
+    return page.table(headings, cells, caption=caption, css="text") if cells else ""
+
+
+def _purity(row: Row) -> str:
+    if row.get("purity") is None:
+        return ""
+    return f"{row['class']} {percent(row['purity'])} ({percent(row['purity_by_chance'])})"
 
 
 def _at(history: History, step: int) -> Row | None:

@@ -13,8 +13,7 @@ def get_config() -> Config:
     return Config(
         run="runs/demo",
         model=llama(vocab_size=4096, width=192, layers=4, heads=6, kv_heads=3, mlp_width=512),
-        # So few steps need groups that become even quickly.
-        attention=Focus(groups=4, top_k=2, window=64, balance_rate=0.1),
+        attention=Focus(groups=4, top_k=2, window=64),
         data=Data(source="stdlib", tokenizer="trained", store="stores/stdlib-4096"),
         training=Training(steps=240, batch_size=8, sequence_length=512),
         optimizer=Optimizer(peak_lr=3e-3, warmup_steps=24),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from focus_jax.accounting.pairs import dense_pairs, local_pairs
 from focus_jax.config import Config, Focus, dense_twin
+from focus_jax.recipes import PUBLISHED
 from focus_jax.studies.quality.presets import PRESETS
 from focus_jax.studies.variants import changed
 
@@ -66,16 +67,11 @@ def soft(run: Config) -> Config:
 
 def published(run: Config) -> Config:
     """Trained and read as published: every pair gated, Sinkhorn over the sequence, NOT causal; and read hard."""
-    run = _focus(
-        run,
-        training="soft",
-        scores="dot",
-        score_std=1.0,
-        balance="sinkhorn",
-        gate="sigmoid",
-        membership="shared",
-        top_k=max(focus_of(run).top_k, 1),
+    recommended = focus_of(run)
+    attention = dataclasses.replace(
+        PUBLISHED, groups=recommended.groups, window=recommended.window, top_k=recommended.top_k
     )
+    run = dataclasses.replace(run, attention=attention)
     return dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, allow_noncausal=True))
 
 

@@ -24,14 +24,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     Raises UserError naming the field; unknown options end in tyro's message with suggestions and exit code 2.
     """
     from_file = check(_run_config_file(path), origin=f"{path}: ")
-    config = tyro.cli(
-        Config,
-        prog=f"train.py --config {path}",
-        args=list(overrides),
-        default=from_file,
-        config=(tyro.conf.AvoidSubcommands,),
-    )
-    return check(config)
+    return check(overridden(from_file, overrides, prog=f"train.py --config {path}"))
+
+
+def overridden(config: Config, overrides: Sequence[str], *, prog: str) -> Config:
+    """Not checked yet. Unknown options end in tyro's message, in the name of `prog`, and exit code 2."""
+    return tyro.cli(Config, prog=prog, args=list(overrides), default=config, config=(tyro.conf.AvoidSubcommands,))
 
 
 def check(config: Config, origin: str = "") -> Config:

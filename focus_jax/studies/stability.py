@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from focus_jax import routing
 from focus_jax.bench.attention import device
 from focus_jax.bench.report import commit
 from focus_jax.config import Config
@@ -30,15 +28,18 @@ from focus_jax.errors import exit_code
 from focus_jax.model import as_trained
 from focus_jax.studies.recall import arms as recall
 from focus_jax.studies.recall.task import draw
-from focus_jax.studies.recall.trial import initial
+from focus_jax.studies.recall.trial import (
+    MEASURED_SEQUENCES,
+    STEPS_BETWEEN_MEASUREMENTS,
+    initial,
+    measure,
+    train_on,
+)
 from focus_jax.studies.results import Results, Row
 from focus_jax.training.optimizer import make_optimizer
-from focus_jax.training.state import TrainState, graph_of, merge
-from focus_jax.training.step import make_train_step
+from focus_jax.training.state import TrainState
 
 GROUPS = 4
-STEPS_BETWEEN = 50
-MEASURED_SEQUENCES = 256
 
 _SOFTMAX = "attention.balance=none attention.gate=sigmoid attention.scores=dot attention.score_std=1.0"
 
@@ -74,20 +75,35 @@ def run_arm(arm: Arm) -> Row:
     """Dominance (mean share of a sequence's largest group) along the way."""
     rule = RULES[arm.name]
     run = recall.config_of(recall.Arm("kind", rule.recall_arm, GROUPS, 1, arm.seed, rule.changes))
-    state = jax.jit(lambda: initial(run, "kind", arm.seed))()
-    train = jax.jit(partial(_train, run, rule.still), donate_argnums=0)
-    measure = jax.jit(partial(_dominance, run))
-    test_BT = draw(jax.random.key(2000 + arm.seed), MEASURED_SEQUENCES).inputs_BT
-    curve = [float(measure(state, test_BT))]
-    for first in range(0, run.training.steps, STEPS_BETWEEN):
+    optimizer = optimizer_of(run, rule.still)
+    state = jax.jit(lambda: _initial(run, optimizer, arm.seed))()
+    train = jax.jit(partial(train_on, run, optimizer, as_trained(run.attention, 0)), donate_argnums=0)
+    measured_by = jax.jit(partial(measure, run))
+    test = draw(jax.random.key(2000 + arm.seed), MEASURED_SEQUENCES)
+    curve = [float(measured_by(state, test)["dominance"])]
+    for first in range(0, run.training.steps, STEPS_BETWEEN_MEASUREMENTS):
         state = train(state, jax.random.fold_in(jax.random.key(1000 + arm.seed), first))
-        curve.append(float(measure(state, test_BT)))
+        curve.append(float(measured_by(state, test)["dominance"]))
     return {
         **dataclasses.asdict(arm),
         "groups": GROUPS,
         "steps": run.training.steps,
         "dominance_curve": [round(share, 3) for share in curve],
     }
+
+
+def optimizer_of(run: Config, still: Sequence[str]) -> optax.GradientTransformation:
+    """The run's, but for parameters of those names, which stay as they are."""
+
+    def named(params: Any) -> Any:
+        return jax.tree.map_with_path(lambda path, _: path[-1].key in still, params)
+
+    return optax.chain(make_optimizer(run), optax.masked(optax.set_to_zero(), named))
+
+
+def _initial(run: Config, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    state = initial(run, "kind", seed)
+    return state._replace(opt_state=optimizer.init(state.params))
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -101,29 +117,6 @@ def table(rows: Sequence[Row]) -> str:
             f"| {min(last):.0%}, {max(last):.0%} |"
         )
     return "\n".join(lines)
-
-
-def _train(run: Config, still: Sequence[str], state: TrainState, key: jax.Array) -> TrainState:
-    optimizer = optax.chain(make_optimizer(run), optax.masked(optax.set_to_zero(), partial(_named, still)))
-    train_step = make_train_step(run, graph_of(run), optimizer, as_trained(run.attention, 0))
-    own_state = optimizer.init(state.params)
-
-    def step(state: TrainState, key: jax.Array) -> tuple[TrainState, None]:
-        return train_step(state, *draw(key, run.training.batch_size))[0], None
-
-    chained = state._replace(opt_state=(state.opt_state, *own_state[1:]))
-    trained, _ = jax.lax.scan(step, chained, jax.random.split(key, STEPS_BETWEEN))
-    return trained._replace(opt_state=trained.opt_state[0])
-
-
-def _named(names: Sequence[str], params: Any) -> Any:
-    return jax.tree.map_with_path(lambda path, _: path[-1].key in names, params)
-
-
-def _dominance(run: Config, state: TrainState, inputs_BT: jax.Array) -> jax.Array:
-    reading = as_trained(run.attention, run.training.steps)
-    _, (layer,) = merge(graph_of(run), state.params, state.carried)(inputs_BT, reading)
-    return jnp.mean(routing.group_statistics(layer.log_affinity_BTK).dominance_B)
 
 
 def main(arguments: Sequence[str] | None = None, run: Callable[[Arm], Row] = run_arm) -> int:

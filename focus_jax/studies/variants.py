@@ -1,15 +1,9 @@
 """Variants of a config, written as SECTION.FIELD=VALUE, separated by spaces."""
 
-import dataclasses
-
 from focus_jax.config import Config
+from focus_jax.config_loading import overridden
 
 
 def changed(run: Config, changes: str) -> Config:
-    for change in changes.split():
-        place, value = change.split("=")
-        section, field = place.split(".")
-        old = getattr(run, section)
-        typed = type(getattr(old, field))(value)
-        run = dataclasses.replace(run, **{section: dataclasses.replace(old, **{field: typed})})
-    return run
+    """As the command line of train.py would change it; not checked yet."""
+    return overridden(run, [f"--{change}" for change in changes.split()], prog="--changes") if changes else run

@@ -7,17 +7,19 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from focus_jax.model import as_trained
 from focus_jax.studies import stability
 from focus_jax.studies.recall import arms as recall
-from focus_jax.studies.recall.trial import initial
+from focus_jax.studies.recall.trial import initial, train_on
 
 
 @pytest.mark.slow
 def test_what_is_held_still_stays():
     run = recall.config_of(recall.Arm("kind", "soft", 4, 1, 0, stability.RULES["softmax"].changes))
+    optimizer = stability.optimizer_of(run, ("centroids_KR",))
     state = initial(run, "kind", 0)
-    train = jax.jit(partial(stability._train, run, ("centroids_KR",)))
-    trained = train(state, jax.random.key(0))
+    state = state._replace(opt_state=optimizer.init(state.params))
+    trained = jax.jit(partial(train_on, run, optimizer, as_trained(run.attention, 0)))(state, jax.random.key(0))
     assert jax.tree.structure(trained) == jax.tree.structure(state)
     for path, before in jax.tree.leaves_with_path(state.params):
         after = trained.params

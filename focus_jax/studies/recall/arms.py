@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from focus_jax.config import Checkpoint, Config, Data, Dense, Focus, Optimizer, Training, llama
+from focus_jax.config_loading import check
 from focus_jax.studies.recall.task import TOKENS, VOCABULARY, WINDOW, Form
 from focus_jax.studies.variants import changed
 
@@ -47,6 +48,7 @@ def arms(
 
 
 def config_of(arm: Arm) -> Config:
+    """Raises UserError where `changes` make no sense."""
     run = Config(
         run="recall",
         seed=arm.seed,
@@ -65,7 +67,7 @@ def config_of(arm: Arm) -> Config:
     )
     # Short sequences: the definition is faster than anything in blocks.
     run = dataclasses.replace(run, model=dataclasses.replace(run.model, attention_implementation="reference"))
-    return changed(run, arm.changes)
+    return check(changed(run, arm.changes))
 
 
 def _attention(arm: Arm) -> Dense | Focus:

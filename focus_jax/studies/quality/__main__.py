@@ -16,11 +16,11 @@ from pathlib import Path
 from focus_jax.bench.attention import device
 from focus_jax.bench.report import commit
 from focus_jax.errors import exit_code
-from focus_jax.studies.quality.arms import ARMS, IDENTITY, arms, focus_of
+from focus_jax.studies.quality.arms import ARMS, IDENTITY, arms, attention_of
 from focus_jax.studies.quality.figure import draw
 from focus_jax.studies.quality.presets import PRESETS
 from focus_jax.studies.quality.table import table
-from focus_jax.studies.quality.trial import run_arm
+from focus_jax.studies.quality.trial import row_of, train_arm
 from focus_jax.studies.results import Results
 
 
@@ -39,14 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planned = [] if options.table else arms(options.preset, options.names, options.seeds, options.changes)
     # Of the code that was loaded: the working tree may move on while a study runs.
     made_by = {"commit": commit(), "machine": device()}
-    window = focus_of(PRESETS[options.preset](options.runs)).window
+    window = attention_of(PRESETS[options.preset](options.runs)).window
     for arm in planned:
         if results.has(dataclasses.asdict(arm)):
             continue
-        row = run_arm(arm, options.runs, window)
-        if isinstance(row, int):
-            return row
-        results.append(row | made_by)
+        if stopped := train_arm(arm, options.runs):
+            return stopped
+        results.append(row_of(arm, options.runs, window) | made_by)
     rows = [row for row in results.rows if row["preset"] == options.preset]
     print(table(rows))
     if options.figure:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from focus_jax.accounting.pairs import dense_pairs, local_pairs
 from focus_jax.config import Config, Focus, dense_twin
+from focus_jax.config_loading import check
 from focus_jax.recipes import PUBLISHED
 from focus_jax.studies.quality.presets import PRESETS
 from focus_jax.studies.variants import changed
@@ -31,10 +32,6 @@ IDENTITY = tuple(field.name for field in dataclasses.fields(Arm))
 SEVERAL_SEEDS = 5
 
 
-def dense(run: Config) -> Config:
-    return dense_twin(run)
-
-
 def local(run: Config) -> Config:
     """The window alone."""
     return _focus(run, groups=1, top_k=0, router="gate")
@@ -42,7 +39,7 @@ def local(run: Config) -> Config:
 
 def wide(run: Config) -> Config:
     """The window alone, widened to the pairs that Focus keeps where its groups are even."""
-    return _focus(local(run), window=equal_window(focus_of(run), run.training.sequence_length))
+    return _focus(local(run), window=equal_window(attention_of(run), run.training.sequence_length))
 
 
 def frozen(run: Config) -> Config:
@@ -57,7 +54,7 @@ def focus(run: Config) -> Config:
 
 def other_top_k(run: Config) -> Config:
     """Focus as recommended but for M: 1 where that is 2, and 2 where it is 1."""
-    return _focus(run, top_k=3 - focus_of(run).top_k)
+    return _focus(run, top_k=3 - attention_of(run).top_k)
 
 
 def soft(run: Config) -> Config:
@@ -67,7 +64,7 @@ def soft(run: Config) -> Config:
 
 def published(run: Config) -> Config:
     """Trained and read as published: every pair gated, Sinkhorn over the sequence, NOT causal; and read hard."""
-    recommended = focus_of(run)
+    recommended = attention_of(run)
     attention = dataclasses.replace(
         PUBLISHED, groups=recommended.groups, window=recommended.window, top_k=recommended.top_k
     )
@@ -76,7 +73,7 @@ def published(run: Config) -> Config:
 
 
 ARMS: dict[str, Callable[[Config], Config]] = {
-    "dense": dense,
+    "dense": dense_twin,
     "local": local,
     "wide": wide,
     "frozen": frozen,
@@ -99,11 +96,11 @@ def arms(preset: Preset, names: Iterable[str], seeds: Iterable[int] | None, chan
 
 
 def config_of(arm: Arm, folder: Path) -> Config:
-    """Runs, and the token store that they share, lie in `folder`."""
+    """Runs, and the token store that they share, lie in `folder`. Raises UserError where `changes` make no sense."""
     run = changed(PRESETS[arm.preset](folder), arm.changes)
     name = " ".join((arm.preset, arm.name, str(arm.seed), *arm.changes.split())).replace(" ", "-")
     run = dataclasses.replace(run, run=str(folder / name), seed=arm.seed)
-    return dataclasses.replace(ARMS[arm.name](run), models=("dense",) if arm.name == "dense" else ("focus",))
+    return check(dataclasses.replace(ARMS[arm.name](run), models=("dense",) if arm.name == "dense" else ("focus",)))
 
 
 def equal_window(attention: Focus, tokens: int) -> int:
@@ -114,9 +111,9 @@ def equal_window(attention: Focus, tokens: int) -> int:
 
 
 def _focus(run: Config, **fields: Any) -> Config:
-    return dataclasses.replace(run, attention=dataclasses.replace(focus_of(run), **fields))
+    return dataclasses.replace(run, attention=dataclasses.replace(attention_of(run), **fields))
 
 
-def focus_of(run: Config) -> Focus:
+def attention_of(run: Config) -> Focus:
     assert isinstance(run.attention, Focus)
     return run.attention

@@ -19,21 +19,24 @@ from focus_jax.studies.results import Row
 from focus_jax.telemetry.readings import LoggedReading
 
 
-def run_arm(arm: Arm, folder: Path, window: int) -> Row | int:
-    """The row, or the exit code of a run that was stopped before its end; a run that was begun is continued.
+def train_arm(arm: Arm, folder: Path) -> int:
+    """Begins its run, or continues it. The exit code is not 0 where the run was stopped before its end."""
+    run = config_of(arm, folder)
+    run_folder = RunFolder(Path(run.run))
+    run_folder.check(run)
+    return pretrain(run, run_folder, open_store(run.data, run.model.vocab_size))
+
+
+def row_of(arm: Arm, folder: Path, window: int) -> Row:
+    """Of an arm that has been trained.
 
     window: positions beyond it are where distant tokens could help, the same ones for every arm.
     """
     run = config_of(arm, folder)
-    runs = RunFolder(Path(run.run))
-    runs.check(run)
-    code = pretrain(run, runs, open_store(run.data, run.model.vocab_size))
-    return code or {**dataclasses.asdict(arm), **_row(run, RunRecord.read(runs.path), window)}
-
-
-def _row(run: Config, record: RunRecord, window: int) -> Row:
+    record = RunRecord.read(Path(run.run))
     (training,) = record.training().values()
     return {
+        **dataclasses.asdict(arm),
         "parameters": parameter_count(run),
         "tokens": record.tokens,
         "window": window,

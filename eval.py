@@ -12,12 +12,14 @@ from pathlib import Path
 from focus_jax.config import Config, Mesh
 from focus_jax.config_loading import check
 from focus_jax.errors import exit_code, require_device
+from focus_jax.huge_pages import use_huge_pages
 from focus_jax.run_folder import RunFolder
 
 
 def main() -> int:
     options = _parse(sys.argv[1:])
     run = _with_options(RunFolder(options.run).read_config(), options)
+    use_huge_pages()
 
     # From here on it takes seconds: JAX starts.
     require_device()

@@ -16,6 +16,7 @@ from pathlib import Path
 from focus_jax.config import Config
 from focus_jax.config_loading import load, to_json
 from focus_jax.errors import exit_code, require_device
+from focus_jax.huge_pages import use_huge_pages
 from focus_jax.parallel.joining import join, leave
 from focus_jax.run_folder import RunFolder
 
@@ -29,6 +30,7 @@ def main() -> int:
         return 0
     folder = RunFolder(Path(run.run))
     folder.check(run)
+    use_huge_pages()
     join(run.mesh.join_seconds)
     print(to_json(run))
 

@@ -26,6 +26,7 @@ from focus_jax.bench.programs import Program, compile_all, interleaved_seconds
 from focus_jax.bench.report import Report, commit
 from focus_jax.config import Checkpoint, Config, Data, Focus, Optimizer, Training, dense_twin, gpt2
 from focus_jax.errors import UserError, exit_code
+from focus_jax.huge_pages import use_huge_pages
 from focus_jax.model import as_trained
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import TrainState, graph_of, initial_state
@@ -130,4 +131,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     sys.exit(exit_code(main))

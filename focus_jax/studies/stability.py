@@ -25,6 +25,7 @@ from focus_jax.bench.attention import device
 from focus_jax.bench.report import commit
 from focus_jax.config import Config
 from focus_jax.errors import exit_code
+from focus_jax.huge_pages import use_huge_pages
 from focus_jax.model import as_trained
 from focus_jax.studies.recall import arms as recall
 from focus_jax.studies.recall.task import draw
@@ -136,4 +137,5 @@ def main(arguments: Sequence[str] | None = None, run: Callable[[Arm], Row] = run
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     sys.exit(exit_code(main))

@@ -16,6 +16,7 @@ from pathlib import Path
 from focus_jax.bench.attention import device
 from focus_jax.bench.report import commit
 from focus_jax.errors import exit_code
+from focus_jax.huge_pages import use_huge_pages
 from focus_jax.studies.quality.arms import ARMS, IDENTITY, arms, attention_of
 from focus_jax.studies.quality.figure import draw
 from focus_jax.studies.quality.presets import PRESETS
@@ -54,4 +55,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     sys.exit(exit_code(main))

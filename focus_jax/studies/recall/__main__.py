@@ -15,6 +15,7 @@ from pathlib import Path
 from focus_jax.bench.attention import device
 from focus_jax.bench.report import commit
 from focus_jax.errors import exit_code
+from focus_jax.huge_pages import use_huge_pages
 from focus_jax.studies.recall.arms import IDENTITY, WITH_ROUTER, WITHOUT_ROUTER, arms
 from focus_jax.studies.recall.table import table
 from focus_jax.studies.recall.trial import run_arm
@@ -52,4 +53,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     sys.exit(exit_code(main))

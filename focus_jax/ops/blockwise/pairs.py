@@ -149,8 +149,10 @@ class Pairs:
         A step takes as many blocks as makes it worthwhile, given the rows that the query blocks have over all heads; a
         range is cut into powers of two, so that nothing beyond it is computed.
         """
-        last_start = self.key_position_P.size
-        most = min(max(1, STEP_LOGITS // (rows * self.key_block)), last_start // self.key_block)
+        slots = self.key_position_P.size
+        # Never all slots at once: a slice of everything is none to the compiler, which then undoes the caller's
+        # transposition of the keys and multiplies in a slow order.
+        most = min(max(1, STEP_LOGITS // (rows * self.key_block)), max(1, slots // self.key_block - 1))
         near = jnp.max(ranges.full_begin_Z - ranges.begin_Z)
         full = jnp.maximum(near, jnp.min(ranges.full_end_Z - ranges.begin_Z))
         end = jnp.max(ranges.end_Z - ranges.begin_Z)
@@ -163,7 +165,7 @@ class Pairs:
 
                 def one(n, carry, done=done, size=size, near_edge=near_edge):
                     wanted_Z = (ranges.begin_Z + done) * self.key_block + n * size
-                    columns = Columns(wanted_Z, jnp.minimum(wanted_Z, last_start - size), size, near_edge)
+                    columns = Columns(wanted_Z, jnp.minimum(wanted_Z, slots - size), size, near_edge)
                     return step(columns, carry)
 
                 count = (until - done) // blocks

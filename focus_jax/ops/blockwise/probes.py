@@ -10,28 +10,31 @@ from focus_jax.ops.blockwise.numerics import matmul
 def probe_attention(
     q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, positions_BP: jax.Array, *, scale: float
 ) -> tuple[jax.Array, jax.Array]:
-    """One key/value head after the other, so that a sequence never holds more than G times P×S numbers. Keys lie along
-    the last dimension, for the sake of the products (ranges.py)."""
+    """One key/value head after the other, so that a sequence never holds more than G times P×S numbers.
+
+    Logits are held by key, then row, so that the gradients of keys and values, the large ones, come out as they lie.
+    """
     B, P = positions_BP.shape
     S, J, C = k_BSJC.shape[1:]
     G = q_BTHC.shape[2] // J
-    visible_BPS = jnp.arange(S) <= positions_BP[..., None]
+    visible_BSP = jnp.arange(S)[:, None] <= positions_BP[:, None]
     q_BPHC = jnp.take_along_axis(q_BTHC, positions_BP[..., None, None], axis=1)
     q_JBRC = jnp.moveaxis(q_BPHC.reshape(B, P, J, G, C), 2, 0).reshape(J, B, P * G, C)
     # A key that no row sees may hold anything.
-    read_BS11 = visible_BPS.any(axis=1)[..., None, None]
-    k_JBCS, v_JBCS = (jnp.where(read_BS11, x_BSJC, 0).transpose(2, 0, 3, 1) for x_BSJC in (k_BSJC, v_BSJC))
+    read_BS11 = visible_BSP.any(axis=2)[..., None, None]
+    k_JBSC, v_JBSC = (jnp.moveaxis(jnp.where(read_BS11, x_BSJC, 0), 2, 0) for x_BSJC in (k_BSJC, v_BSJC))
 
     @jax.checkpoint
-    def attend(q_BRC: jax.Array, k_BCS: jax.Array, v_BCS: jax.Array) -> tuple[jax.Array, jax.Array]:
-        logits_BRS = scale * matmul("brc,bcs->brs", q_BRC, k_BCS)
-        p_BPGS = jax.nn.softmax(logits_BRS.reshape(B, P, G, S), axis=-1, where=visible_BPS[:, :, None])
-        o_BRC = matmul("brs,bcs->brc", p_BPGS.reshape(logits_BRS.shape).astype(v_BCS.dtype), v_BCS)
-        return o_BRC.astype(q_BRC.dtype), lax.stop_gradient(p_BPGS.sum(axis=2))
+    def attend(q_BRC: jax.Array, k_BSC: jax.Array, v_BSC: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits_BSR = scale * matmul("bsc,brc->bsr", k_BSC, q_BRC)
+        p_BSPG = jax.nn.softmax(logits_BSR.reshape(B, S, P, G), axis=1, where=visible_BSP[..., None])
+        o_BRC = matmul("bsr,bsc->brc", p_BSPG.reshape(logits_BSR.shape).astype(v_BSC.dtype), v_BSC)
+        return o_BRC.astype(q_BRC.dtype), lax.stop_gradient(p_BSPG.sum(axis=3))
 
-    def add_head(sum_BPS: jax.Array, head: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        o_BRC, p_BPS = attend(*head)
-        return sum_BPS + p_BPS, o_BRC
+    def add_head(sum_BSP: jax.Array, head: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        o_BRC, p_BSP = attend(*head)
+        return sum_BSP + p_BSP, o_BRC
 
-    sum_BPS, o_JBRC = lax.scan(add_head, jnp.zeros((B, P, S)), (q_JBRC, k_JBCS, v_JBCS))
-    return jnp.moveaxis(o_JBRC.reshape(J, B, P, G, C), 0, 2).reshape(q_BPHC.shape), sum_BPS / (J * G)
+    sum_BSP, o_JBRC = lax.scan(add_head, jnp.zeros((B, S, P)), (q_JBRC, k_JBSC, v_JBSC))
+    o_BPHC = jnp.moveaxis(o_JBRC.reshape(J, B, P, G, C), 0, 2).reshape(q_BPHC.shape)
+    return o_BPHC, sum_BSP.swapaxes(1, 2) / (J * G)

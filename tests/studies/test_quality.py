@@ -10,6 +10,7 @@ from focus_jax.config import Config, Dense
 from focus_jax.config_loading import check
 from focus_jax.evaluation.readings import readings_of
 from focus_jax.studies.quality import arms as quality
+from focus_jax.studies.quality import length
 from focus_jax.studies.quality.__main__ import main
 from focus_jax.studies.quality.arms import ARMS, IDENTITY, Arm, arms, config_of
 from focus_jax.studies.quality.table import recovered, table
@@ -126,3 +127,18 @@ def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, 
         assert first["loss_beyond_window"] != first["loss"]
     assert rows["focus"]["kept_in_training"] > rows["focus"]["readings"][0]["kept_fraction"]
     assert dataclasses.asdict(Arm("small", "focus", 0)).items() <= rows["focus"].items()
+
+    lengths = tmp_path / "lengths.jsonl"
+    command = ["--runs", str(tmp_path / "runs"), "--results", str(lengths), "--names", "dense", "focus", "--seeds", "0"]
+    assert length.main(command) == 0
+    assert length.main(command) == 0
+    trained, rows = rows, Results(lengths, length.IDENTITY).rows
+    assert [(one["name"], one["length"]) for one in rows] == [
+        (name, 48 * factor) for name in ("dense", "focus") for factor in (1, 2, 4, 8)
+    ]
+    for one in (rows[0], rows[4]):
+        assert one["loss"] == pytest.approx(trained[one["name"]]["readings"][0]["loss"], rel=1e-5)
+    assert len({one["loss"] for one in rows}) == len(rows)
+    assert rows[3]["loss_by_position"][-1][0] == 256
+    printed = length.table(rows)
+    assert f"| focus | 384 | 1 | {rows[7]['loss']:.3f} |" in printed

@@ -21,7 +21,7 @@ def small(folder: Path) -> Config:
         attention=Focus(groups=4, top_k=2, window=2),
         data=Data(source="stdlib", tokenizer="trained", store=str(folder / "stdlib-1024")),
         training=Training(steps=4000, batch_size=1, sequence_length=1024),
-        optimizer=Optimizer(peak_lr=2e-3, warmup_steps=200),
+        optimizer=Optimizer(peak_lr=4e-3, warmup_steps=200),
         evaluation=Evaluation(sequences=96),
         checkpoint=Checkpoint(every=1000),
         telemetry=Telemetry(log_every=50, progress=False),

@@ -2,7 +2,7 @@
 
 Question   Perplexity of both models at every checkpoint on unseen files of the Python standard library.
 Expected   Both fall together; one run of this size says little about either (README, "How to read the comparison").
-Cost       About six minutes of training for both twins on two CPU cores, 1M tokens, 3.2M parameters.
+Cost       About five minutes of training for both twins on two CPU cores, 1M tokens, 3.2M parameters.
 Command    make demo, or: python train.py --config configs/demo.py
 """
 

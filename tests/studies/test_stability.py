@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from focus_jax.config import Config
 from focus_jax.config_loading import check
@@ -28,6 +29,7 @@ def test_what_is_held_still_stays(run: Config, text: Path):
         assert jnp.array_equal(old, new) == (path[-1].key == "centroids_KR"), path
 
 
+@pytest.mark.slow
 def test_every_layer_is_measured_along_the_way(run: Config, text: Path, monkeypatch):
     monkeypatch.setattr(stability, "config_of", lambda arm, store: dataclasses.replace(run, seed=arm.seed))
     monkeypatch.setattr(stability, "STEPS", 40)

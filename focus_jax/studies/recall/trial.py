@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from focus_jax import routing
 from focus_jax.accounting.pairs import dense_pairs
@@ -35,15 +34,15 @@ def run_arm(arm: Arm) -> Row:
     state = jax.jit(lambda: initial(run, arm.form, arm.seed))()
     data_key, test_key = jax.random.split(jax.random.key(1000 + arm.seed))
     test = draw(test_key, MEASURED_SEQUENCES)
-    measured_by = jax.jit(partial(measure, run))
+    measure = jax.jit(partial(_measure, run))
     train = {}
     curve = []
     for first in range(0, run.training.steps, STEPS_BETWEEN_MEASUREMENTS):
         reading = as_trained(run.attention, first)
         if reading not in train:
-            train[reading] = jax.jit(partial(train_on, run, make_optimizer(run), reading), donate_argnums=0)
+            train[reading] = jax.jit(partial(_train, run, reading), donate_argnums=0)
         state = train[reading](state, jax.random.fold_in(data_key, first))
-        measured = jax.device_get(measured_by(state, test))
+        measured = jax.device_get(measure(state, test))
         curve.append(round(float(measured["accuracy"]), 4))
     return {
         **dataclasses.asdict(arm),
@@ -63,11 +62,8 @@ def initial(run: Config, form: Form, seed: int) -> TrainState:
     return state._replace(params={**state.params, "embedding": {"embedding": features_VD}})
 
 
-def train_on(
-    run: Config, optimizer: optax.GradientTransformation, reading: Reading | None, state: TrainState, key: jax.Array
-) -> TrainState:
-    """The steps from one measurement to the next."""
-    train_step = make_train_step(run, graph_of(run), optimizer, reading)
+def _train(run: Config, reading: Reading | None, state: TrainState, key: jax.Array) -> TrainState:
+    train_step = make_train_step(run, graph_of(run), make_optimizer(run), reading)
 
     def step(state: TrainState, key: jax.Array) -> tuple[TrainState, None]:
         return train_step(state, *draw(key, run.training.batch_size))[0], None
@@ -75,8 +71,7 @@ def train_on(
     return jax.lax.scan(step, state, jax.random.split(key, STEPS_BETWEEN_MEASUREMENTS))[0]
 
 
-def measure(run: Config, state: TrainState, test: Batch) -> dict[str, Any]:
-    """Read hard, as it would run: accuracy, kept_fraction, dominance (mean share of a sequence's largest group)."""
+def _measure(run: Config, state: TrainState, test: Batch) -> dict[str, Any]:
     attention = run.attention
     reading = as_trained(attention, run.training.steps)
     if isinstance(attention, Focus) and attention.training == "soft":

@@ -5,23 +5,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from focus_jax.bench.attention import device
+from focus_jax.bench.report import commit
 from focus_jax.errors import UserError
 
 Row = dict[str, Any]
 
 
 class Results:
-    """Rows are known by the fields of their arm; an interrupted study goes on with those that are missing."""
+    """Rows are known by the fields of their arm; an interrupted study goes on with those that are missing. Each says
+    which commit and machine made it."""
 
     def __init__(self, path: Path, identity: tuple[str, ...]):
         self.path = path
         self._identity = identity
         self.rows = list(self._read()) if path.exists() else []
+        # Of the code that was loaded: the working tree may move on while a study runs.
+        self._made_by = {"commit": commit(), "machine": device()}
 
     def has(self, arm: Row) -> bool:
         return any(self._key(row) == self._key(arm) for row in self.rows)
 
     def append(self, row: Row) -> None:
+        row = row | self._made_by
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -27,8 +27,6 @@ import numpy as np
 import optax
 
 from focus_jax import routing
-from focus_jax.bench.attention import device
-from focus_jax.bench.report import commit
 from focus_jax.config import Checkpoint, Config, Data, Focus, Optimizer, Training, llama
 from focus_jax.config_loading import check
 from focus_jax.data.batches import evaluation_batches, train_batches
@@ -175,11 +173,10 @@ def main(arguments: Sequence[str] | None = None, run: Callable[[Arm, Path], Row]
     parser.add_argument("--names", nargs="+", choices=RULES, default=list(RULES))
     options = parser.parse_args(arguments)
     results = Results(options.results, IDENTITY)
-    made_by = {"commit": commit(), "machine": device()}
     for seed in range(options.seeds):
         for arm in (Arm(name, seed) for name in options.names):
             if not results.has(dataclasses.asdict(arm)):
-                results.append(run(arm, options.store) | made_by)
+                results.append(run(arm, options.store))
     print(table(results.rows))
     return 0
 

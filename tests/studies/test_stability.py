@@ -13,6 +13,7 @@ from focus_jax.data.batches import train_batches
 from focus_jax.data.store import open_store
 from focus_jax.model import as_trained
 from focus_jax.studies import stability
+from focus_jax.studies.results import Results
 from focus_jax.training.state import graph_of, initial_state
 from focus_jax.training.step import make_train_step
 
@@ -68,4 +69,5 @@ def test_rows_are_not_done_again_and_make_the_table(tmp_path, capsys):
     assert stability.main([*command, "--seeds", "1"], run=pretend) == 0
     assert stability.main([*command, "--seeds", "2"], run=pretend) == 0
     assert len(done) == len(set(done)) == 4
+    assert all({"commit", "machine"} <= row.keys() for row in Results(tmp_path / "rows.jsonl", stability.IDENTITY).rows)
     assert "| softmax | 2 | 30% 40% | 91% (90%–92%) | 40% 60% |" in capsys.readouterr().out

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from focus_jax.bench.attention import device
-from focus_jax.bench.report import commit
 from focus_jax.errors import exit_code
 from focus_jax.huge_pages import use_huge_pages
 from focus_jax.studies.quality.arms import ARMS, IDENTITY, arms, attention_of
@@ -38,15 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     results = Results(options.results, IDENTITY)
     planned = [] if options.table else arms(options.preset, options.names, options.seeds, options.changes)
-    # Of the code that was loaded: the working tree may move on while a study runs.
-    made_by = {"commit": commit(), "machine": device()}
     window = attention_of(PRESETS[options.preset](options.runs)).window
     for arm in planned:
         if results.has(dataclasses.asdict(arm)):
             continue
         if stopped := train_arm(arm, options.runs):
             return stopped
-        results.append(row_of(arm, options.runs, window) | made_by)
+        results.append(row_of(arm, options.runs, window))
     rows = [row for row in results.rows if row["preset"] == options.preset]
     print(table(rows))
     if options.figure:

@@ -2,8 +2,8 @@
 
     python -m focus_jax.studies.quality.length --preset small --runs runs/quality --results results/quality_length.jsonl
 
-Evaluates the arms that are trained, at 1, 2, 4 and 8 times their length, on about as many held-out tokens each; what
-the results file holds is not done again. Prints a line for each arm and length.
+Evaluates arms that the study has trained, at 1, 2, 4 and 8 times their length, on about as many held-out tokens each;
+what the results file holds is not done again. Prints a line for each arm and length.
 """
 
 import argparse
@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from focus_jax.bench.attention import device
-from focus_jax.bench.report import commit
 from focus_jax.config import Config
 from focus_jax.errors import exit_code
 from focus_jax.evaluation.command import evaluate
@@ -72,12 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", nargs="+", type=int, help="default: all of the study")
     options = parser.parse_args(arguments)
     results = Results(options.results, IDENTITY)
-    made_by = {"commit": commit(), "machine": device()}
     for arm in arms(options.preset, options.names, options.seeds, ""):
         run = RunFolder(Path(config_of(arm, options.runs).run)).read_config()
         for length in (factor * run.training.sequence_length for factor in FACTORS):
             if not results.has({**dataclasses.asdict(arm), "length": length}):
-                results.append(row_of(arm, run, length) | made_by)
+                results.append(row_of(arm, run, length))
     print(table(results.rows))
     return 0
 

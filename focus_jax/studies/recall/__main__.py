@@ -12,8 +12,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from focus_jax.bench.attention import device
-from focus_jax.bench.report import commit
 from focus_jax.errors import exit_code
 from focus_jax.huge_pages import use_huge_pages
 from focus_jax.studies.recall.arms import IDENTITY, WITH_ROUTER, WITHOUT_ROUTER, arms
@@ -41,11 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.table
         else arms(options.forms, options.names, options.groups, options.top_k, options.seeds, options.changes)
     )
-    # Of the code that was loaded: the working tree may move on while a study runs.
-    made_by = {"commit": commit(), "machine": device()}
     for arm in planned:
         if not results.has(dataclasses.asdict(arm)):
-            row = run_arm(arm) | made_by
+            row = run_arm(arm)
             results.append(row)
             print(f"{arm}: accuracy {row['accuracy']:.3f}, {row['seconds']:.0f} s", flush=True)
     print(table(results.rows))

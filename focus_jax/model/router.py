@@ -17,8 +17,6 @@ class Routed(NamedTuple):
     """What a Focus layer's router made of a batch."""
 
     log_affinity_BTK: jax.Array
-    projected_BTR: jax.Array
-    """The tokens as they are compared with the centroids."""
     probe_nats_B: jax.Array
     """The router's loss, summed over the sequence's probe rows; 0 without probes."""
 
@@ -41,23 +39,19 @@ class Router(nnx.Module):
             centroid_std * jax.random.normal(rngs.router(), shape_KR), axes=("groups", "routing")
         )
         self.potential_K = Carried(jnp.zeros(focus.groups))
-        if focus.scores == "cosine":
-            self.centre_R = Carried(jnp.zeros(focus.routing_width))
 
-    def __call__(self, normed_BTD: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """log affinity_BTK and the projected tokens (B, T, R), float32."""
-        focus = self.focus
-        projected_BTR = routing.projected(normed_BTD, self.projection_DR[...])
-        log_affinity_BTK = routing.log_affinities(
-            self._scores(projected_BTR),
+    def __call__(self, normed_BTD: jax.Array) -> jax.Array:
+        """log affinity_BTK, float32."""
+        return routing.log_affinities(
+            self._scores(normed_BTD),
             self.potential_K[...],
-            balance=focus.balance,
-            sinkhorn_rounds=focus.sinkhorn_rounds,
+            balance=self.focus.balance,
+            sinkhorn_rounds=self.focus.sinkhorn_rounds,
         )
-        return log_affinity_BTK, projected_BTR
 
-    def _scores(self, projected_BTR: jax.Array) -> jax.Array:
-        centroids_KR = self.centroids_KR[...]
-        if self.focus.scores == "dot":
-            return routing.dot_scores(projected_BTR, centroids_KR, self.focus.temperature)
-        return routing.cosine_scores(projected_BTR, centroids_KR, self.centre_R[...], self.focus.score_std)
+    def _scores(self, normed_BTD: jax.Array) -> jax.Array:
+        focus, centroids_KR = self.focus, self.centroids_KR[...]
+        projected_BTR = routing.projected(normed_BTD, self.projection_DR[...])
+        if focus.scores == "dot":
+            return routing.dot_scores(projected_BTR, centroids_KR, focus.temperature)
+        return routing.cosine_scores(projected_BTR, centroids_KR, focus.score_std)

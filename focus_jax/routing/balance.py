@@ -15,9 +15,6 @@ Balance = Literal["carried", "sinkhorn", "none"]
 # A group's share counts as at least this, so that an empty group is pulled back at a bounded rate.
 SHARE_FLOOR = 1e-3
 
-# Weight of the newest optimizer step in the running mean of the tokens; follows the quickest changes of early training.
-CENTRE_RATE = 0.3
-
 
 def log_affinities(
     score_BTK: jax.Array, potential_K: jax.Array, *, balance: Balance, sinkhorn_rounds: int
@@ -38,11 +35,6 @@ def next_potential(potential_K: jax.Array, share_K: jax.Array, rate: jax.Array |
     groups = potential_K.shape[-1]
     moved_K = potential_K - rate * jnp.log(groups * jnp.maximum(share_K, SHARE_FLOOR))
     return moved_K - jnp.mean(moved_K, axis=-1, keepdims=True)
-
-
-def next_centre(centre_R: jax.Array, mean_R: jax.Array) -> jax.Array:
-    """One step of the running mean of the projected tokens; mean_R is that of the optimizer step."""
-    return centre_R + CENTRE_RATE * (mean_R - centre_R)
 
 
 def _sinkhorn(score_BTK: jax.Array, rounds: int) -> jax.Array:

@@ -4,7 +4,7 @@ An update that is not finite, or whose loss is a spike (config.Guard), is not ap
 moments stay as they were, and the step still counts. That is decided for each model alone: of twins, the other one
 applies its own update to the same batch, as it would if it were trained apart.
 
-Letters: B batch, T tokens, K groups, L Focus layers, P probe rows, R routing width.
+Letters: B batch, T tokens, K groups, L Focus layers, P probe rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,21 +49,14 @@ class StepMetrics(NamedTuple):
     skipped_in_a_row: jax.Array
 
 
-class TokenMeans(NamedTuple):
-    """Over valid tokens, of every Focus layer: what carried state follows."""
-
-    share_LK: jax.Array
-    """Part of the tokens that each group took."""
-    projected_LR: jax.Array
-
-
 class BatchSums(NamedTuple):
     """What microbatches add up to."""
 
     loss: jax.Array
     router_loss: jax.Array
     gradients: Any
-    tokens: TokenMeans
+    share_LK: jax.Array
+    """Part of the valid tokens that each group took, of every Focus layer."""
     pairs: jax.Array
     """Computed by Focus layers."""
 
@@ -130,8 +123,8 @@ def accumulate(
         return jax.tree.map(jnp.add, sums, sums_of(microbatch)), None
 
     def sums_of(microbatch: Microbatch) -> BatchSums:
-        (_, (loss, router_loss, tokens, pairs)), gradients = compute(state.params, state.carried, microbatch)
-        return BatchSums(loss, router_loss, gradients, tokens, pairs)
+        (_, (loss, router_loss, share_LK, pairs)), gradients = compute(state.params, state.carried, microbatch)
+        return BatchSums(loss, router_loss, gradients, share_LK, pairs)
 
     shapes = jax.eval_shape(sums_of, jax.tree.map(lambda x: x[0], parts))
     sums, _ = jax.lax.scan(add, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
@@ -148,25 +141,17 @@ def _part(
     *,
     valid_tokens: jax.Array,
     probes: int,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, TokenMeans, jax.Array]]:
-    """This microbatch's part of what is minimised, and of the loss, the routers' loss, the means over tokens and the
-    pairs that are computed."""
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array, jax.Array]]:
+    """This microbatch's part of what is minimised, and of the loss, the routers' loss, the groups' shares (L, K) and
+    the pairs that are computed."""
     model = merge(graph, params, carried)
     normed_BTD, layers = model.features(batch.inputs_BT, reading, batch.probes_BP)
     loss = loss_sum(run, model, normed_BTD, batch.targets_BT) / valid_tokens
     router_loss = sum((jnp.sum(routed.probe_nats_B) for routed in layers), jnp.zeros(())) / probes
     weight_BT1 = (batch.targets_BT != NO_TARGET)[..., None] / valid_tokens
-    tokens = TokenMeans(
-        _over_tokens(weight_BT1, [_assigned(routed, reading) for routed in layers]),
-        _over_tokens(weight_BT1, [routed.projected_BTR for routed in layers]),
-    )
-    return loss + router_loss, (loss, router_loss, tokens, _pairs(run, reading, layers, batch.probes_BP))
-
-
-def _over_tokens(weight_BT1: jax.Array, layers: Sequence[jax.Array]) -> jax.Array:
-    """Weighted sums over the tokens of each layer's (B, T, N): (L, N), without gradient."""
-    sums = [jnp.sum(of_layer_BTN * weight_BT1, axis=(0, 1)) for of_layer_BTN in layers]
-    return jax.lax.stop_gradient(jnp.stack(sums) if sums else jnp.zeros((0, 0)))
+    shares = [jnp.sum(_assigned(routed, reading) * weight_BT1, axis=(0, 1)) for routed in layers]
+    share_LK = jax.lax.stop_gradient(jnp.stack(shares) if shares else jnp.zeros((0, 0)))
+    return loss + router_loss, (loss, router_loss, share_LK, _pairs(run, reading, layers, batch.probes_BP))
 
 
 def _pairs(
@@ -224,7 +209,7 @@ def _updated(
     return TrainState(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
-        carried=_next_carried(run, settling(state.step), state.carried, sums.tokens),
+        carried=_next_carried(run, settling(state.step), state.carried, sums.share_LK),
         opt_state=opt_state,
         guard=guard.applied(state.guard, sums.loss, run.guard.spike_window),
     )
@@ -235,21 +220,16 @@ def _skipped(state: TrainState, sums: BatchSums) -> TrainState:
     return state._replace(step=step, opt_state=at_step(state.opt_state, step), guard=guard.skipped(state.guard))
 
 
-def _next_carried(run: config.Config, relative_rate: jax.Array, carried: Any, tokens: TokenMeans) -> Any:
-    """Potentials move where they are what balances the groups; a centre follows its tokens."""
+def _next_carried(run: config.Config, relative_rate: jax.Array, carried: Any, share_LK: jax.Array) -> Any:
+    """Potentials move where they are what balances the groups."""
     if isinstance(run.attention, config.Dense):
         return carried
     rate = run.attention.balance_rate * relative_rate if run.attention.balance == "carried" else 0.0
-
-    def moved(of_router: dict[str, jax.Array], share_K: jax.Array, projected_R: jax.Array) -> dict[str, jax.Array]:
-        next_ = {"potential_K": routing.next_potential(of_router["potential_K"], share_K, rate)}
-        if "centre_R" in of_router:
-            next_["centre_R"] = routing.next_centre(of_router["centre_R"], projected_R)
-        return next_
-
-    routers, structure = jax.tree.flatten(carried, is_leaf=lambda part: "potential_K" in part)
-    layers = zip(routers, tokens.share_LK, tokens.projected_LR, strict=True)
-    return jax.tree.unflatten(structure, [moved(*layer) for layer in layers])
+    potentials, structure = jax.tree.flatten(carried)
+    layers = zip(potentials, share_LK, strict=True)
+    return jax.tree.unflatten(
+        structure, [routing.next_potential(potential_K, share_K, rate) for potential_K, share_K in layers]
+    )
 
 
 def _split(microbatches: int, x_B_: jax.Array) -> jax.Array:

@@ -67,7 +67,10 @@ def compile_all(programs: Sequence[Program]) -> tuple[Mapping[str, Compiled], Ma
 def interleaved_seconds(
     compiled: Mapping[str, Compiled], repeats: int
 ) -> tuple[Mapping[str, float], Mapping[str, str]]:
-    """The median time of one call of each, taken in turn so that all see the same clock; and what failed."""
+    """The median time of one call of each, taken in turn so that all see the same clock; and what failed.
+
+    A turn begins with a call that is not timed: the first after another program also pays for memory that the system
+    took back in between, where a run's step follows one like it."""
     calls, failures = {}, {}
     for name, program in compiled.items():
         try:
@@ -78,6 +81,7 @@ def interleaved_seconds(
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, count in calls.items():
+            compiled[name].seconds(1)
             times[name].append(compiled[name].seconds(count))
     return {name: statistics.median(values) for name, values in times.items()}, failures
 

@@ -95,7 +95,7 @@ def initial(run: Config) -> TrainState:
 
 
 def settled(run: Config) -> TrainState:
-    """After some steps on random text: potentials are where they make groups even."""
+    """After some steps on random text: potentials and centres are where they make groups even."""
     step = jax.jit(train_step(run))
     state = initial(run)
     for seed in range(SETTLING_STEPS):

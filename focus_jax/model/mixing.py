@@ -68,24 +68,23 @@ class FocusMixing(nnx.Module):
         qkv = jax.lax.optimization_barrier(qkv)
         if probes_BP is not None:
             return self._probed(normed_BTD, qkv, reading, probes_BP)
-        log_affinity_BTK = self.router(normed_BTD)
+        routed = self.router(normed_BTD)
         read = self._soft if reading.routing == "soft" else partial(self._hard, reading)
-        nothing_B = jnp.zeros(len(normed_BTD))
-        return read(qkv, log_affinity_BTK), Routed(log_affinity_BTK, nothing_B)
+        return read(qkv, routed.log_affinity_BTK), routed
 
     def _probed(
         self, normed_BTD: jax.Array, qkv: QKV, reading: Reading, probes_BP: jax.Array
     ) -> tuple[jax.Array, Routed]:
         """The hard pattern, but for the probe rows, which read everything and teach the router. The router learns from
         them alone and the model does not learn from the router: each sees the other as a constant."""
-        log_affinity_BTK = self.router(jax.lax.stop_gradient(normed_BTD))
-        mixed_BTHC = self._hard(reading, qkv, log_affinity_BTK)
+        routed = self.router(jax.lax.stop_gradient(normed_BTD))
+        mixed_BTHC = self._hard(reading, qkv, routed.log_affinity_BTK)
         rows_BPHC, attention_BPS = attention.probe_attention(*qkv, probes_BP, implementation=self.implementation)
         mixed_BTHC = jax.vmap(lambda mixed_THC, at_P, rows_PHC: mixed_THC.at[at_P].set(rows_PHC))(
             mixed_BTHC, probes_BP, rows_BPHC
         )
-        nats_B = routing.router_nats(log_affinity_BTK, attention_BPS, probes_BP, window=self.focus.window)
-        return mixed_BTHC, Routed(log_affinity_BTK, nats_B)
+        nats_B = routing.router_nats(routed.log_affinity_BTK, attention_BPS, probes_BP, window=self.focus.window)
+        return mixed_BTHC, routed._replace(probe_nats_B=nats_B)
 
     def _soft(self, qkv: QKV, log_affinity_BTK: jax.Array) -> jax.Array:
         """Every pair, distant ones gated by the affinities (arXiv 2604.03260, section 3; gate `log` is ours)."""

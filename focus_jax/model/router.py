@@ -17,6 +17,8 @@ class Routed(NamedTuple):
     """What a Focus layer's router made of a batch."""
 
     log_affinity_BTK: jax.Array
+    offset_BTR: jax.Array | None
+    """The projected tokens less the carried centre; None where no centre is carried."""
     probe_nats_B: jax.Array
     """The router's loss, summed over the sequence's probe rows; 0 without probes."""
 
@@ -39,19 +41,23 @@ class Router(nnx.Module):
             centroid_std * jax.random.normal(rngs.router(), shape_KR), axes=("groups", "routing")
         )
         self.potential_K = Carried(jnp.zeros(focus.groups))
+        if focus.scores == "cosine":
+            self.centre_R = Carried(jnp.zeros(focus.routing_width))
+            self.centre_tokens = Carried(jnp.ones(()))
 
-    def __call__(self, normed_BTD: jax.Array) -> jax.Array:
-        """log affinity_BTK, float32."""
-        return routing.log_affinities(
-            self._scores(normed_BTD),
-            self.potential_K[...],
-            balance=self.focus.balance,
-            sinkhorn_rounds=self.focus.sinkhorn_rounds,
-        )
-
-    def _scores(self, normed_BTD: jax.Array) -> jax.Array:
+    def __call__(self, normed_BTD: jax.Array) -> Routed:
+        """In float32, without probe rows."""
         focus, centroids_KR = self.focus, self.centroids_KR[...]
         projected_BTR = routing.projected(normed_BTD, self.projection_DR[...])
         if focus.scores == "dot":
-            return routing.dot_scores(projected_BTR, centroids_KR, focus.temperature)
-        return routing.cosine_scores(projected_BTR, centroids_KR, focus.score_std)
+            offset_BTR = None
+            score_BTK = routing.dot_scores(projected_BTR, centroids_KR, focus.temperature)
+        else:
+            offset_BTR = projected_BTR - self.centre_R[...]
+            score_BTK = routing.cosine_scores(
+                projected_BTR, centroids_KR, self.centre_R[...], self.centre_tokens[...], focus.score_std
+            )
+        log_affinity_BTK = routing.log_affinities(
+            score_BTK, self.potential_K[...], balance=focus.balance, sinkhorn_rounds=focus.sinkhorn_rounds
+        )
+        return Routed(log_affinity_BTK, offset_BTR, jnp.zeros(len(normed_BTD)))

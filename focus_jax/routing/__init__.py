@@ -4,7 +4,7 @@ Letters: B batch, T query positions, S key positions, D model width, R routing w
 N groups a key belongs to, P probe rows.
 """
 
-from focus_jax.routing.balance import log_affinities, next_potential
+from focus_jax.routing.balance import log_affinities, next_centre, next_potential
 from focus_jax.routing.membership import Membership, gates, memberships
 from focus_jax.routing.pairs import kept_pairs
 from focus_jax.routing.probes import probe_positions, router_nats
@@ -21,6 +21,7 @@ __all__ = [
     "kept_pairs",
     "log_affinities",
     "memberships",
+    "next_centre",
     "next_potential",
     "probe_positions",
     "projected",

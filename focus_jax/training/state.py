@@ -25,7 +25,7 @@ class TrainState(NamedTuple):
     """Steps done, int32, with those whose update was left out."""
     params: Any
     carried: Any
-    """The potentials of every router."""
+    """Of every router: potentials, and the centre of its tokens where scores="cosine"."""
     opt_state: optax.OptState
     guard: Guard
 

@@ -4,7 +4,7 @@ An update that is not finite, or whose loss is a spike (config.Guard), is not ap
 moments stay as they were, and the step still counts. That is decided for each model alone: of twins, the other one
 applies its own update to the same batch, as it would if it were trained apart.
 
-Letters: B batch, T tokens, K groups, L Focus layers, P probe rows.
+Letters: B batch, T tokens, K groups, L Focus layers, P probe rows, R routing width.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,14 +49,23 @@ class StepMetrics(NamedTuple):
     skipped_in_a_row: jax.Array
 
 
+class TokenMeans(NamedTuple):
+    """Over valid tokens, of every Focus layer: what carried state follows."""
+
+    share_LK: jax.Array
+    """Part of the tokens that each group took."""
+    offset_LR: jax.Array | None
+    """Where the tokens lie from the carried centre; None where no centre is carried."""
+    squared_offset_L: jax.Array | None
+
+
 class BatchSums(NamedTuple):
     """What microbatches add up to."""
 
     loss: jax.Array
     router_loss: jax.Array
     gradients: Any
-    share_LK: jax.Array
-    """Part of the valid tokens that each group took, of every Focus layer."""
+    tokens: TokenMeans
     pairs: jax.Array
     """Computed by Focus layers."""
 
@@ -123,8 +132,8 @@ def accumulate(
         return jax.tree.map(jnp.add, sums, sums_of(microbatch)), None
 
     def sums_of(microbatch: Microbatch) -> BatchSums:
-        (_, (loss, router_loss, share_LK, pairs)), gradients = compute(state.params, state.carried, microbatch)
-        return BatchSums(loss, router_loss, gradients, share_LK, pairs)
+        (_, (loss, router_loss, tokens, pairs)), gradients = compute(state.params, state.carried, microbatch)
+        return BatchSums(loss, router_loss, gradients, tokens, pairs)
 
     shapes = jax.eval_shape(sums_of, jax.tree.map(lambda x: x[0], parts))
     sums, _ = jax.lax.scan(add, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
@@ -141,17 +150,29 @@ def _part(
     *,
     valid_tokens: jax.Array,
     probes: int,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array, jax.Array]]:
-    """This microbatch's part of what is minimised, and of the loss, the routers' loss, the groups' shares (L, K) and
-    the pairs that are computed."""
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, TokenMeans, jax.Array]]:
+    """This microbatch's part of what is minimised, and of the loss, the routers' loss, the means over tokens and the
+    pairs that are computed."""
     model = merge(graph, params, carried)
     normed_BTD, layers = model.features(batch.inputs_BT, reading, batch.probes_BP)
     loss = loss_sum(run, model, normed_BTD, batch.targets_BT) / valid_tokens
     router_loss = sum((jnp.sum(routed.probe_nats_B) for routed in layers), jnp.zeros(())) / probes
     weight_BT1 = (batch.targets_BT != NO_TARGET)[..., None] / valid_tokens
-    shares = [jnp.sum(_assigned(routed, reading) * weight_BT1, axis=(0, 1)) for routed in layers]
-    share_LK = jax.lax.stop_gradient(jnp.stack(shares) if shares else jnp.zeros((0, 0)))
-    return loss + router_loss, (loss, router_loss, share_LK, _pairs(run, reading, layers, batch.probes_BP))
+    tokens = jax.lax.stop_gradient(_token_means(weight_BT1, layers, reading))
+    return loss + router_loss, (loss, router_loss, tokens, _pairs(run, reading, layers, batch.probes_BP))
+
+
+def _token_means(weight_BT1: jax.Array, layers: Sequence[Routed], reading: Reading | None) -> TokenMeans:
+    def over_tokens(of_layers_BTN: Sequence[jax.Array]) -> jax.Array:
+        sums_N = [jnp.sum(of_layer_BTN * weight_BT1, axis=(0, 1)) for of_layer_BTN in of_layers_BTN]
+        return jnp.stack(sums_N) if sums_N else jnp.zeros((0, 0))
+
+    share_LK = over_tokens([_assigned(routed, reading) for routed in layers])
+    offsets_BTR = [routed.offset_BTR for routed in layers if routed.offset_BTR is not None]
+    if not offsets_BTR:
+        return TokenMeans(share_LK, None, None)
+    squared_LR = over_tokens([jnp.square(offset_BTR) for offset_BTR in offsets_BTR])
+    return TokenMeans(share_LK, over_tokens(offsets_BTR), jnp.sum(squared_LR, axis=1))
 
 
 def _pairs(
@@ -209,7 +230,7 @@ def _updated(
     return TrainState(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
-        carried=_next_carried(run, settling(state.step), state.carried, sums.share_LK),
+        carried=_next_carried(run, settling(state.step), state.carried, sums.tokens),
         opt_state=opt_state,
         guard=guard.applied(state.guard, sums.loss, run.guard.spike_window),
     )
@@ -220,16 +241,23 @@ def _skipped(state: TrainState, sums: BatchSums) -> TrainState:
     return state._replace(step=step, opt_state=at_step(state.opt_state, step), guard=guard.skipped(state.guard))
 
 
-def _next_carried(run: config.Config, relative_rate: jax.Array, carried: Any, share_LK: jax.Array) -> Any:
-    """Potentials move where they are what balances the groups."""
+def _next_carried(run: config.Config, relative_rate: jax.Array, carried: Any, tokens: TokenMeans) -> Any:
+    """Potentials move where they are what balances the groups; a centre follows its tokens."""
     if isinstance(run.attention, config.Dense):
         return carried
     rate = run.attention.balance_rate * relative_rate if run.attention.balance == "carried" else 0.0
-    potentials, structure = jax.tree.flatten(carried)
-    layers = zip(potentials, share_LK, strict=True)
-    return jax.tree.unflatten(
-        structure, [routing.next_potential(potential_K, share_K, rate) for potential_K, share_K in layers]
-    )
+
+    def moved(of_router: dict[str, jax.Array], means: TokenMeans) -> dict[str, jax.Array]:
+        next_ = {"potential_K": routing.next_potential(of_router["potential_K"], means.share_LK, rate)}
+        if means.offset_LR is not None and means.squared_offset_L is not None:
+            next_["centre_R"], next_["centre_tokens"] = routing.next_centre(
+                of_router["centre_R"], means.offset_LR, means.squared_offset_L
+            )
+        return next_
+
+    routers, structure = jax.tree.flatten(carried, is_leaf=lambda part: "potential_K" in part)
+    layers = [jax.tree.map(lambda of_layers, layer=layer: of_layers[layer], tokens) for layer in range(len(routers))]
+    return jax.tree.unflatten(structure, [moved(*layer) for layer in zip(routers, layers, strict=True)])
 
 
 def _split(microbatches: int, x_B_: jax.Array) -> jax.Array:

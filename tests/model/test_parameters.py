@@ -62,7 +62,7 @@ def test_initial_scores_have_the_wanted_deviation(run):
         focus = Focus(groups=64, top_k=1, window=1, scores=scores, score_std=std, temperature=tau)
         router = Router(focus, width, nnx.Rngs(router=0))
         token_BTD = jax.random.normal(jax.random.key(1), (1, 2000, width))
-        log_affinity_BTK, _ = router(token_BTD)
+        log_affinity_BTK = router(token_BTD).log_affinity_BTK
         assert np.std(log_affinity_BTK - log_affinity_BTK.mean(-1, keepdims=True)) == pytest.approx(std, rel=0.2)
 
 

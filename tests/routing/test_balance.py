@@ -65,3 +65,18 @@ def test_without_balance_potentials_do_nothing():
         for v_K in (jnp.arange(3.0), jnp.zeros(3))
     )
     np.testing.assert_array_equal(with_BTK, without_BTK)
+
+
+def test_a_centre_counts_as_the_tokens_whose_mean_misses_by_as_much():
+    """Means of n tokens miss the mean of all by σ²/n, squared."""
+    tokens_NR = 5 + jax.random.normal(jax.random.key(0), (200_000, 16))
+    for few in (4, 100):
+        counted = []
+        for start in range(0, 40 * few, few):
+            offset_NR = tokens_NR - tokens_NR[start : start + few].mean(axis=0)
+            squared = jnp.sum(jnp.square(offset_NR), axis=-1).mean()
+            counted.append(float(routing.next_centre(jnp.zeros(16), offset_NR.mean(axis=0), squared)[1]))
+        assert np.median(counted) == pytest.approx(few, rel=0.25)
+    # Where the tokens have moved on by far, as good as nothing; where they stand still, all there is.
+    assert routing.next_centre(jnp.zeros(16), jnp.full(16, 100.0), 16 * 100.0**2 + 1)[1] == pytest.approx(0.1)
+    assert routing.next_centre(jnp.zeros(16), jnp.zeros(16), 16.0)[1] == pytest.approx(1e6)

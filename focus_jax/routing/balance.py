@@ -19,8 +19,9 @@ SHARE_FLOOR = 1e-3
 CENTRE_RATE = 0.3
 
 # Tokens that the carried mean counts as. Fewer, and the first token of a sequence would be its own mean, a second one
-# like it would differ from that by rounding alone, and rounding would choose its group.
-FEWEST_CENTRE_TOKENS, MOST_CENTRE_TOKENS = 0.1, 1e6
+# like it would differ from that by rounding alone, and rounding would choose its group. More, and what only the tokens
+# of one sequence share would put most of them into one group.
+FEWEST_CENTRE_TOKENS, MOST_CENTRE_TOKENS = 0.1, 32.0
 
 
 def log_affinities(
@@ -49,7 +50,7 @@ def next_centre(centre_R: jax.Array, offset_R: jax.Array, squared_offset: jax.Ar
 
     The mean of n tokens misses the mean of all by σ²/n, squared; so a carried mean that missed this step's by δ is
     worth σ²/δ² tokens. Early in training, where tokens move further in a step than they lie apart, that is less than
-    one, and a sequence is compared with its own mean; later it is hundreds.
+    one, and a sequence is compared with its own mean.
 
     offset_R, squared_offset: means over the optimizer step's tokens of x − centre and of |x − centre|².
     """

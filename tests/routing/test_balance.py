@@ -70,7 +70,7 @@ def test_without_balance_potentials_do_nothing():
 def test_a_centre_counts_as_the_tokens_whose_mean_misses_by_as_much():
     """Means of n tokens miss the mean of all by σ²/n, squared."""
     tokens_NR = 5 + jax.random.normal(jax.random.key(0), (200_000, 16))
-    for few in (4, 100):
+    for few in (4, 16):
         counted = []
         for start in range(0, 40 * few, few):
             offset_NR = tokens_NR - tokens_NR[start : start + few].mean(axis=0)
@@ -79,4 +79,4 @@ def test_a_centre_counts_as_the_tokens_whose_mean_misses_by_as_much():
         assert np.median(counted) == pytest.approx(few, rel=0.25)
     # Where the tokens have moved on by far, as good as nothing; where they stand still, all there is.
     assert routing.next_centre(jnp.zeros(16), jnp.full(16, 100.0), 16 * 100.0**2 + 1)[1] == pytest.approx(0.1)
-    assert routing.next_centre(jnp.zeros(16), jnp.zeros(16), 16.0)[1] == pytest.approx(1e6)
+    assert routing.next_centre(jnp.zeros(16), jnp.zeros(16), 16.0)[1] == pytest.approx(32)

@@ -211,14 +211,10 @@ def test_centres_follow_the_tokens_of_every_layer(run):
     mean_R, left = projected_NR.mean(axis=0), 1 - CENTRE_RATE
     np.testing.assert_allclose(first_R, (1 - left**3) * mean_R, rtol=1e-4, atol=1e-6)
     assert jnp.any(second_R != first_R)
-    # At the third step it missed by what two were short of.
+    # At the third step it missed by what two were short of; it counts as one token at first.
     missed = jnp.sum((left**2 * mean_R) ** 2)
-    expected = jnp.clip(jnp.sum(projected_NR.var(axis=0)) / missed, 0.1, 32)
+    expected = min(jnp.sum(projected_NR.var(axis=0)) / missed, 32)
     np.testing.assert_allclose(of_routers(state, "centre_tokens")[0], expected, rtol=1e-3)
-    once, _ = step(run)
-    expected = jnp.sum(projected_NR.var(axis=0)) / jnp.sum(mean_R**2)
-    assert 0.1 < expected < 32
-    np.testing.assert_allclose(of_routers(once, "centre_tokens")[0], expected, rtol=1e-3)
     assert not of_routers(step(changed(run, attention={"scores": "dot"}))[0], "centre_R")
 
 
@@ -297,4 +293,4 @@ def test_golden_loss(run):
     np.testing.assert_allclose(losses, GOLDEN, rtol=2e-4)
 
 
-GOLDEN = [6.006846, 6.178315, 5.965462]
+GOLDEN = [6.006846, 6.178840, 5.967575]

@@ -1,4 +1,5 @@
-"""Dense rows at a few positions, with what they attend to. Letters as in attention.py; G = H/J, R = P·G rows."""
+"""Dense rows at a few positions, with what they attend to. Letters as in attention.py; G = H/J, R = P·G rows,
+N heads taken together."""
 
 import jax
 import jax.numpy as jnp
@@ -6,11 +7,14 @@ from jax import lax
 
 from focus_jax.ops.blockwise.numerics import matmul
 
+STEP_LOGITS = 2**18
+"""Up to so many, all heads are taken at once: one by one, those of a short sequence are all overhead."""
+
 
 def probe_attention(
     q_BTHC: jax.Array, k_BSJC: jax.Array, v_BSJC: jax.Array, positions_BP: jax.Array, *, scale: float
 ) -> tuple[jax.Array, jax.Array]:
-    """One key/value head after the other, so that a sequence never holds more than G times P×S numbers.
+    """One key/value head after the other, so that a long sequence never holds more than G times P×S numbers.
 
     Logits are held by key, then row, so that the gradients of keys and values, the large ones, come out as they lie.
     """
@@ -31,10 +35,12 @@ def probe_attention(
         o_BRC = matmul("bsr,bsc->brc", p_BSPG.reshape(logits_BSR.shape).astype(v_BSC.dtype), v_BSC)
         return o_BRC.astype(q_BRC.dtype), lax.stop_gradient(p_BSPG.sum(axis=3))
 
-    def add_head(sum_BSP: jax.Array, head: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        o_BRC, p_BSP = attend(*head)
-        return sum_BSP + p_BSP, o_BRC
+    def add_heads(sum_BSP: jax.Array, heads: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        o_NBRC, p_NBSP = jax.vmap(attend)(*heads)
+        return sum_BSP + p_NBSP.sum(axis=0), o_NBRC
 
-    sum_BSP, o_JBRC = lax.scan(add_head, jnp.zeros((B, S, P)), (q_JBRC, k_JBSC, v_JBSC))
-    o_BPHC = jnp.moveaxis(o_JBRC.reshape(J, B, P, G, C), 0, 2).reshape(q_BPHC.shape)
+    together = J if B * S * P * G * J <= STEP_LOGITS else 1
+    heads = jax.tree.map(lambda x_J_: x_J_.reshape(-1, together, *x_J_.shape[1:]), (q_JBRC, k_JBSC, v_JBSC))
+    sum_BSP, o_NBRC = lax.scan(add_heads, jnp.zeros((B, S, P)), heads)
+    o_BPHC = jnp.moveaxis(o_NBRC.reshape(J, B, P, G, C), 0, 2).reshape(q_BPHC.shape)
     return o_BPHC, sum_BSP.swapaxes(1, 2) / (J * G)

@@ -40,7 +40,7 @@ def probe_attention(
         return sum_BSP + p_NBSP.sum(axis=0), o_NBRC
 
     together = J if B * S * P * G * J <= STEP_LOGITS else 1
-    heads = jax.tree.map(lambda x_J_: x_J_.reshape(-1, together, *x_J_.shape[1:]), (q_JBRC, k_JBSC, v_JBSC))
+    heads = jax.tree.map(lambda x_J_: x_J_.reshape(J // together, together, *x_J_.shape[1:]), (q_JBRC, k_JBSC, v_JBSC))
     sum_BSP, o_NBRC = lax.scan(add_heads, jnp.zeros((B, S, P)), heads)
     o_BPHC = jnp.moveaxis(o_NBRC.reshape(J, B, P, G, C), 0, 2).reshape(q_BPHC.shape)
     return o_BPHC, sum_BSP.swapaxes(1, 2) / (J * G)

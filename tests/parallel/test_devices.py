@@ -24,7 +24,7 @@ def run(run: Config) -> Config:
     near the border between two groups."""
     return changed(
         run,
-        seed=1,
+        seed=2,
         model={"heads": 8, "kv_heads": 4, "mlp_width": 64},
         attention={"probes": 6},
         training={"batch_size": 16, "microbatches": 2, "scan_layers": True},

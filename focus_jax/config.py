@@ -58,9 +58,10 @@ class Focus(Section):
     routing_width: PositiveInt = 16
     """R, width of the projection that tokens and centroids are compared in."""
     scores: Literal["cosine", "dot"] = "cosine"
-    """How a token is compared with a centroid. Cosine: by the direction in which it lies from the mean of the
-    tokens so far. Dot: by the product of the two, as published; where tokens are much alike, as they are in deep
-    layers early in training, one step of the potentials then moves all of them to another group."""
+    """How a token is compared with a centroid. Cosine: by the direction in which it lies from the mean of its sequence
+    so far and, counted as a few tokens more, of those trained on. Dot: by the product of the two, as published; where
+    tokens are much alike, as they are in deep layers early in training, one step of the potentials then moves all of
+    them to another group."""
     score_std: PositiveFloat = 2.0
     """Standard deviation of the scores over random directions, at initialisation where scores="dot"."""
     temperature: PositiveFloat = 0.1

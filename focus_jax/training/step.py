@@ -4,7 +4,7 @@ An update that is not finite, or whose loss is a spike (config.Guard), is not ap
 moments stay as they were, and the step still counts. That is decided for each model alone: of twins, the other one
 applies its own update to the same batch, as it would if it were trained apart.
 
-Letters: B batch, T tokens, K groups, L Focus layers, P probe rows, R routing width.
+Letters: B batch, T tokens, K groups, P probe rows, R routing width.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,13 +50,13 @@ class StepMetrics(NamedTuple):
 
 
 class TokenMeans(NamedTuple):
-    """Over valid tokens, of every Focus layer: what carried state follows."""
+    """Over valid tokens, of one Focus layer: what its carried state follows."""
 
-    share_LK: jax.Array
+    share_K: jax.Array
     """Part of the tokens that each group took."""
-    offset_LR: jax.Array | None
+    offset_R: jax.Array | None
     """Where the tokens lie from the carried centre; None where no centre is carried."""
-    squared_offset_L: jax.Array | None
+    squared_offset: jax.Array | None
 
 
 class BatchSums(NamedTuple):
@@ -65,7 +65,8 @@ class BatchSums(NamedTuple):
     loss: jax.Array
     router_loss: jax.Array
     gradients: Any
-    tokens: TokenMeans
+    tokens: list[TokenMeans]
+    """Of every Focus layer."""
     pairs: jax.Array
     """Computed by Focus layers."""
 
@@ -150,7 +151,7 @@ def _part(
     *,
     valid_tokens: jax.Array,
     probes: int,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, TokenMeans, jax.Array]]:
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, list[TokenMeans], jax.Array]]:
     """This microbatch's part of what is minimised, and of the loss, the routers' loss, the means over tokens and the
     pairs that are computed."""
     model = merge(graph, params, carried)
@@ -158,21 +159,18 @@ def _part(
     loss = loss_sum(run, model, normed_BTD, batch.targets_BT) / valid_tokens
     router_loss = sum((jnp.sum(routed.probe_nats_B) for routed in layers), jnp.zeros(())) / probes
     weight_BT1 = (batch.targets_BT != NO_TARGET)[..., None] / valid_tokens
-    tokens = jax.lax.stop_gradient(_token_means(weight_BT1, layers, reading))
+    tokens = [jax.lax.stop_gradient(_token_means(weight_BT1, routed, reading)) for routed in layers]
     return loss + router_loss, (loss, router_loss, tokens, _pairs(run, reading, layers, batch.probes_BP))
 
 
-def _token_means(weight_BT1: jax.Array, layers: Sequence[Routed], reading: Reading | None) -> TokenMeans:
-    def over_tokens(of_layers_BTN: Sequence[jax.Array]) -> jax.Array:
-        sums_N = [jnp.sum(of_layer_BTN * weight_BT1, axis=(0, 1)) for of_layer_BTN in of_layers_BTN]
-        return jnp.stack(sums_N) if sums_N else jnp.zeros((0, 0))
+def _token_means(weight_BT1: jax.Array, routed: Routed, reading: Reading | None) -> TokenMeans:
+    def mean(x_BTN: jax.Array) -> jax.Array:
+        return jnp.sum(x_BTN * weight_BT1, axis=(0, 1))
 
-    share_LK = over_tokens([_assigned(routed, reading) for routed in layers])
-    offsets_BTR = [routed.offset_BTR for routed in layers if routed.offset_BTR is not None]
-    if not offsets_BTR:
-        return TokenMeans(share_LK, None, None)
-    squared_LR = over_tokens([jnp.square(offset_BTR) for offset_BTR in offsets_BTR])
-    return TokenMeans(share_LK, over_tokens(offsets_BTR), jnp.sum(squared_LR, axis=1))
+    share_K = mean(_assigned(routed, reading))
+    if routed.offset_BTR is None:
+        return TokenMeans(share_K, None, None)
+    return TokenMeans(share_K, mean(routed.offset_BTR), jnp.sum(mean(jnp.square(routed.offset_BTR))))
 
 
 def _pairs(
@@ -241,23 +239,22 @@ def _skipped(state: TrainState, sums: BatchSums) -> TrainState:
     return state._replace(step=step, opt_state=at_step(state.opt_state, step), guard=guard.skipped(state.guard))
 
 
-def _next_carried(run: config.Config, relative_rate: jax.Array, carried: Any, tokens: TokenMeans) -> Any:
+def _next_carried(run: config.Config, relative_rate: jax.Array, carried: Any, tokens: Sequence[TokenMeans]) -> Any:
     """Potentials move where they are what balances the groups; a centre follows its tokens."""
     if isinstance(run.attention, config.Dense):
         return carried
     rate = run.attention.balance_rate * relative_rate if run.attention.balance == "carried" else 0.0
 
     def moved(of_router: dict[str, jax.Array], means: TokenMeans) -> dict[str, jax.Array]:
-        next_ = {"potential_K": routing.next_potential(of_router["potential_K"], means.share_LK, rate)}
-        if means.offset_LR is not None and means.squared_offset_L is not None:
+        next_ = {"potential_K": routing.next_potential(of_router["potential_K"], means.share_K, rate)}
+        if means.offset_R is not None and means.squared_offset is not None:
             next_["centre_R"], next_["centre_tokens"] = routing.next_centre(
-                of_router["centre_R"], means.offset_LR, means.squared_offset_L
+                of_router["centre_R"], means.offset_R, means.squared_offset
             )
         return next_
 
     routers, structure = jax.tree.flatten(carried, is_leaf=lambda part: "potential_K" in part)
-    layers = [jax.tree.map(lambda of_layers, layer=layer: of_layers[layer], tokens) for layer in range(len(routers))]
-    return jax.tree.unflatten(structure, [moved(*layer) for layer in zip(routers, layers, strict=True)])
+    return jax.tree.unflatten(structure, [moved(*layer) for layer in zip(routers, tokens, strict=True)])
 
 
 def _split(microbatches: int, x_B_: jax.Array) -> jax.Array:

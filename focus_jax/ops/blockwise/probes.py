@@ -1,5 +1,5 @@
 """Dense rows at a few positions, with what they attend to. Letters as in attention.py; G = H/J, R = P·G rows,
-N heads taken together."""
+A steps of N heads."""
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,6 @@ def probe_attention(
 
     together = J if B * S * P * G * J <= STEP_LOGITS else 1
     heads = jax.tree.map(lambda x_J_: x_J_.reshape(J // together, together, *x_J_.shape[1:]), (q_JBRC, k_JBSC, v_JBSC))
-    sum_BSP, o_NBRC = lax.scan(add_heads, jnp.zeros((B, S, P)), heads)
-    o_BPHC = jnp.moveaxis(o_NBRC.reshape(J, B, P, G, C), 0, 2).reshape(q_BPHC.shape)
+    sum_BSP, o_ANBRC = lax.scan(add_heads, jnp.zeros((B, S, P)), heads)
+    o_BPHC = jnp.moveaxis(o_ANBRC.reshape(J, B, P, G, C), 0, 2).reshape(q_BPHC.shape)
     return o_BPHC, sum_BSP.swapaxes(1, 2) / (J * G)

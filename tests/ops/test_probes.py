@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from focus_jax.ops import dense_attention, probe_attention
+from focus_jax.ops.blockwise import probes
 
 B, T, H, J, C = 2, 100, 4, 2, 16
 
@@ -63,6 +64,21 @@ def test_attention_is_the_mean_over_heads_and_a_constant(implementation):
         return jnp.sum(jnp.sin(attention_BPS))
 
     assert not jax.grad(attended)(q_BTHC).any()
+
+
+def test_heads_one_by_one_are_heads_all_at_once(monkeypatch):
+    """As long sequences and short ones take them; what is compared with the definition above are all at once."""
+    *qkv, positions_BP = arrays()
+
+    def outcome() -> tuple[jax.Array, ...]:
+        (o_BPHC, attention_BPS), transpose = jax.vjp(lambda *qkv: probe_attention(*qkv, positions_BP), *qkv)
+        do_BPHC = jax.random.normal(jax.random.key(1), o_BPHC.shape)
+        return o_BPHC, attention_BPS, *transpose((do_BPHC, jnp.zeros_like(attention_BPS)))
+
+    at_once = outcome()
+    monkeypatch.setattr(probes, "STEP_LOGITS", 0)
+    for found, expected in zip(outcome(), at_once, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_no_probes_give_no_rows():

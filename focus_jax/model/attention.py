@@ -5,7 +5,7 @@ from flax import nnx
 
 from focus_jax import config
 from focus_jax.model.layers import head_norm, linear, output_linear
-from focus_jax.model.mixing import DenseMixing, FocusMixing
+from focus_jax.model.mixing import QKV, DenseMixing, FocusMixing
 from focus_jax.model.reading import Reading
 from focus_jax.model.rotary import Rotation, rotate
 from focus_jax.model.router import Routed
@@ -34,6 +34,11 @@ class Attention(nnx.Module):
         self, normed_BTD: jax.Array, by: Rotation | None, reading: Reading | None, probes_BP: jax.Array | None
     ) -> tuple[jax.Array, Routed | None]:
         """Returns the layer's output_BTD and, for Focus, what its router made of its tokens."""
+        mixed_BTHC, routed = self.mixing(normed_BTD, self.qkv(normed_BTD, by), reading, probes_BP)
+        return self.output(mixed_BTHC.reshape(*normed_BTD.shape[:2], -1)), routed
+
+    def qkv(self, normed_BTD: jax.Array, by: Rotation | None) -> QKV:
+        """What the heads ask, offer and hand over, with their positions."""
         q_BTHC = self._heads(self.query(normed_BTD), self.heads)
         k_BSJC = self._heads(self.key(normed_BTD), self.kv_heads)
         v_BSJC = self._heads(self.value(normed_BTD), self.kv_heads)
@@ -41,8 +46,7 @@ class Attention(nnx.Module):
             q_BTHC, k_BSJC = self.query_norm(q_BTHC), self.key_norm(k_BSJC)
         if by is not None:
             q_BTHC, k_BSJC = rotate(q_BTHC, by), rotate(k_BSJC, by)
-        mixed_BTHC, routed = self.mixing(normed_BTD, (q_BTHC, k_BSJC, v_BSJC), reading, probes_BP)
-        return self.output(mixed_BTHC.reshape(*normed_BTD.shape[:2], -1)), routed
+        return q_BTHC, k_BSJC, v_BSJC
 
     def _heads(self, projected: jax.Array, heads: int) -> jax.Array:
         return projected.reshape(*projected.shape[:2], heads, -1)

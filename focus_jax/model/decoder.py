@@ -79,7 +79,7 @@ class Decoder(nnx.Module):
         probes_BP: positions of the rows that attend densely in every Focus layer, to teach its router; None where
             routers do not learn from probes.
         """
-        residual_BTD, by = self._embed(tokens_BT)
+        residual_BTD, by = self.embed(tokens_BT)
         residual_BTD, layers = run_blocks(
             self.blocks,
             self.kinds,
@@ -94,7 +94,8 @@ class Decoder(nnx.Module):
         """From the last norm to the logits, float32; V is padded."""
         return self.embedding.embedding[...].T if self.model.tied_embeddings else self.head.kernel[...]
 
-    def _embed(self, tokens_BT: jax.Array) -> tuple[jax.Array, Rotation | None]:
+    def embed(self, tokens_BT: jax.Array) -> tuple[jax.Array, Rotation | None]:
+        """What the first block reads, and the rotation of queries and keys where positions are rotary."""
         tokens = tokens_BT.shape[1]
         if self.model.positions == "rotary":
             by = rotation(tokens, self.model.width // self.model.heads, self.model.rope_theta)

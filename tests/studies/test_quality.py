@@ -3,14 +3,15 @@
 import dataclasses
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from focus_jax.accounting.pairs import dense_pairs, local_pairs
-from focus_jax.config import Config, Dense
+from focus_jax.config import Config, Dense, Focus
 from focus_jax.config_loading import check
 from focus_jax.evaluation.readings import readings_of
 from focus_jax.studies.quality import arms as quality
-from focus_jax.studies.quality import length
+from focus_jax.studies.quality import distant, length
 from focus_jax.studies.quality.__main__ import main
 from focus_jax.studies.quality.arms import ARMS, IDENTITY, Arm, arms, config_of
 from focus_jax.studies.quality.table import recovered, table
@@ -107,6 +108,19 @@ def test_nothing_is_recovered_where_dense_gains_nothing():
     assert recovered(better, dense=better, local={1: {"loss_beyond_window": 2.0}}) is None
 
 
+def test_of_what_rows_read_beyond_the_window_the_parts_are_told():
+    """Two rows, window 1: the first has three distant keys, 0 to 2, the second five."""
+    attention_BPS = jnp.array([[[0.1, 0.4, 0.2, 0.3, 0, 0, 0], [0.05, 0.1, 0.2, 0.05, 0.1, 0.1, 0.4]]])
+    rows_BP = jnp.array([[4, 6]])
+    keeps_BPS = jnp.array([[[1, 0, 0, 1, 1, 1, 1], [1, 0, 1, 0, 0, 1, 1]]], bool)
+    of_groups = distant.distant(attention_BPS, keeps_BPS, rows_BP, Focus(groups=2, top_k=1, window=1))
+    assert of_groups == pytest.approx((0.7 + 0.5, 0.1 + 0.25, 0.2 + 0.15, 0.4 + 0.3, 1 / 3 + 2 / 5))
+    of_none = distant.distant(attention_BPS, None, rows_BP, Focus(groups=5, top_k=2, window=1))
+    assert of_none.kept is None
+    assert of_none.pairs_kept == pytest.approx(1 / 3 + 2 / 5)
+    assert (of_none.nearest, of_none.most_read) == pytest.approx((0.2 + 0.15, 0.4 + 0.3))
+
+
 @pytest.mark.slow
 def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, monkeypatch):
     tiny = changed(run, model={"attention_implementation": "reference"}, attention={"training": "hard", "probes": 8})
@@ -142,3 +156,17 @@ def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, 
     assert rows[3]["loss_by_position"][-1][0] == 256
     printed = length.table(rows)
     assert f"| focus | 384 | 1 | {rows[7]['loss']:.3f} |" in printed
+
+    read = tmp_path / "distant.jsonl"
+    command = ["--runs", str(tmp_path / "runs"), "--results", str(read), "--names", "dense", "focus", "--seeds", "0"]
+    assert distant.main(command) == 0
+    assert distant.main(command) == 0
+    dense, focus = Results(read, distant.IDENTITY).rows
+    assert dense["kept"] == [None, None]
+    for layer in range(2):
+        assert 0 < focus["kept"][layer] <= focus["most_read"][layer] <= 1
+        assert 0 < focus["nearest"][layer] <= focus["most_read"][layer]
+        assert 0 < dense["nearest"][layer] <= dense["most_read"][layer] < 1
+    assert f"| focus | 1 | 1 | {focus['read'][1]:.0%} | {focus['pairs_kept'][1]:.0%} | {focus['kept'][1]:.0%} |" in (
+        distant.table([dense, focus])
+    )

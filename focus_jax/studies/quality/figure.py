@@ -1,4 +1,5 @@
-"""Loss against tokens and against seconds, a line for each arm: the mean over its seeds and their range."""
+"""Loss against tokens and against seconds, a line for each arm: the mean over its seeds and their range, at the median
+of their seconds (a run may have been paused)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 def _line(axes: Axes, curves_NCX: np.ndarray, column: int, label: str) -> None:
     """N seeds, C checkpoints, X columns."""
-    x_C, loss_NC = curves_NCX[..., column].mean(axis=0), curves_NCX[..., LOSS]
+    x_C, loss_NC = np.median(curves_NCX[..., column], axis=0), curves_NCX[..., LOSS]
     (line,) = axes.plot(x_C, loss_NC.mean(axis=0), marker=".", label=label)
     axes.fill_between(x_C, loss_NC.min(axis=0), loss_NC.max(axis=0), alpha=0.2, color=line.get_color())
     axes.grid(alpha=0.3)

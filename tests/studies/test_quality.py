@@ -60,6 +60,7 @@ def test_seeds_are_as_many_as_a_claim_needs():
 def row(name: str, seed: int, loss: float, beyond: float) -> dict:
     reading = {
         "name": name,
+        "causal": True,
         "loss": loss,
         "ppl": 2.0,
         "loss_beyond_window": beyond,

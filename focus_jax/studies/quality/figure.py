@@ -1,5 +1,8 @@
-"""Loss against tokens and against seconds, a line for each arm: the mean over its seeds and their range, at the median
-of their seconds (a run may have been paused)."""
+"""Loss against tokens and against seconds, a line for each arm.
+
+One seed is easier than another: an arm's line is dense attention's mean over all seeds plus the arm's mean difference
+to it on the arm's own seeds, in the range of these differences. Seconds are those of the least disturbed of its runs.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,27 +20,35 @@ TOKENS, SECONDS, LOSS, _ = range(4)
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Every arm as it was trained. The format is that of the path's ending."""
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    """Every arm as it was trained, on the seeds that dense attention has too. The format is that of the path's
+    ending."""
+    figure = Figure(figsize=(10, 5), layout="constrained")
     FigureCanvasAgg(figure)
     by_tokens, by_seconds = figure.subplots(1, 2, sharey=True)
+    dense = {row["seed"]: _curve(row) for row in rows if (row["name"], row["changes"]) == ("dense", "")}
     for name, changes in dict.fromkeys((row["name"], row["changes"]) for row in rows):
-        curves_NCX = np.array(
-            [row["readings"][0]["curve"] for row in rows if (row["name"], row["changes"]) == (name, changes)]
-        )
-        label = " ".join((name, changes)).strip()
-        _line(by_tokens, curves_NCX, TOKENS, label)
-        _line(by_seconds, curves_NCX, SECONDS, label)
+        same = [row for row in rows if (row["name"], row["changes"]) == (name, changes) and row["seed"] in dense]
+        if not same:
+            continue
+        curves_NCX = np.array([_curve(row) for row in same])
+        differences_NC = (curves_NCX - np.array([dense[row["seed"]] for row in same]))[..., LOSS]
+        loss_NC = differences_NC + np.mean(list(dense.values()), axis=0)[:, LOSS]
+        label = " ".join((name, changes, "" if same[0]["readings"][0]["causal"] else "(NOT CAUSAL)")).strip()
+        _line(by_tokens, curves_NCX[..., TOKENS].min(axis=0), loss_NC, label)
+        _line(by_seconds, curves_NCX[..., SECONDS].min(axis=0), loss_NC, label)
     by_tokens.set(xlabel="training tokens", ylabel="held-out nats per token")
     by_tokens.xaxis.set_major_formatter(EngFormatter())
     by_seconds.set(xlabel="seconds of training")
-    by_tokens.legend(frameon=False)
+    figure.legend(*by_tokens.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, dpi=150)
 
 
-def _line(axes: Axes, curves_NCX: np.ndarray, column: int, label: str) -> None:
-    """N seeds, C checkpoints, X columns."""
-    x_C, loss_NC = np.median(curves_NCX[..., column], axis=0), curves_NCX[..., LOSS]
+def _curve(row: Row) -> np.ndarray:
+    return np.array(row["readings"][0]["curve"])
+
+
+def _line(axes: Axes, x_C: np.ndarray, loss_NC: np.ndarray, label: str) -> None:
+    """N seeds, C checkpoints."""
     (line,) = axes.plot(x_C, loss_NC.mean(axis=0), marker=".", label=label)
     axes.fill_between(x_C, loss_NC.min(axis=0), loss_NC.max(axis=0), alpha=0.2, color=line.get_color())
     axes.grid(alpha=0.3)

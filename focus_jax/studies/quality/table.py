@@ -57,7 +57,7 @@ def _line(rows: Sequence[Row], same: Sequence[Row], reading: str) -> Sequence[st
         f"{statistics.mean(read['kept_fraction'] for read in of_seeds.values()):.0%}",
         f"{min(row['seconds_per_step'] for row in same):.3f}",
         *_with_interval(over_seeds(differences) if differences and same[0]["name"] != "dense" else None, signed),
-        *_with_interval(recovered(of_seeds, dense, local), lambda share: f"{share:.2f}"),
+        *_with_interval(recovered(of_seeds, dense, local), lambda share: f"{share:.2f}".replace("-", "−")),
     )
 
 

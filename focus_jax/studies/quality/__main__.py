@@ -7,7 +7,6 @@ only prints. An interrupted study is continued by the same command: finished row
 begun goes on from its newest checkpoint. Several processes can share the work by --names or --seeds.
 """
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from focus_jax.errors import exit_code
 from focus_jax.huge_pages import use_huge_pages
 from focus_jax.studies.quality.arms import ARMS, IDENTITY, arms, attention_of
 from focus_jax.studies.quality.figure import draw
+from focus_jax.studies.quality.options import parser
 from focus_jax.studies.quality.presets import PRESETS
 from focus_jax.studies.quality.table import table
 from focus_jax.studies.quality.trial import row_of, train_arm
@@ -24,16 +24,10 @@ from focus_jax.studies.results import Results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=PRESETS, default="small")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the run folders and the token store")
-    parser.add_argument("--results", type=Path, required=True, help="file of rows, appended to")
-    parser.add_argument("--names", nargs="+", choices=ARMS, default=list(ARMS), help="arms")
-    parser.add_argument("--seeds", nargs="+", type=int, help="default: five, and one for the arms without a claim")
-    parser.add_argument("--changes", default="", help='a variant of all arms, "SECTION.FIELD=VALUE …"')
-    parser.add_argument("--table", action="store_true", help="print the table and run nothing")
-    parser.add_argument("--figure", type=Path, help="draw the curves to this file")
-    options = parser.parse_args(arguments)
+    command = parser(__doc__, ARMS)
+    command.add_argument("--table", action="store_true", help="print the table and run nothing")
+    command.add_argument("--figure", type=Path, help="draw the curves to this file")
+    options = command.parse_args(arguments)
     results = Results(options.results, IDENTITY)
     planned = [] if options.table else arms(options.preset, options.names, options.seeds, options.changes)
     window = attention_of(PRESETS[options.preset](options.runs)).window

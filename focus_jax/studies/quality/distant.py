@@ -11,7 +11,6 @@ again.
 Letters: B batch, S keys, P rows.
 """
 
-import argparse
 import dataclasses
 import statistics
 import sys
@@ -33,7 +32,8 @@ from focus_jax.model import Decoder, as_trained
 from focus_jax.ops import probe_attention
 from focus_jax.parallel.mesh import first_devices
 from focus_jax.run_folder import RunFolder
-from focus_jax.studies.quality.arms import ARMS, Arm, arms, attention_of, config_of
+from focus_jax.studies.quality.arms import Arm, arms, attention_of, config_of
+from focus_jax.studies.quality.options import parser
 from focus_jax.studies.quality.presets import PRESETS
 from focus_jax.studies.results import Results, Row
 from focus_jax.training.state import graph_of, merge
@@ -154,14 +154,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=PRESETS, default="small")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the run folders and the token store")
-    parser.add_argument("--results", type=Path, required=True, help="file of rows, appended to")
-    parser.add_argument("--names", nargs="+", choices=ARMS, default=["dense", "frozen", "focus"], help="arms")
-    parser.add_argument("--seeds", nargs="+", type=int, help="default: all of the study")
-    parser.add_argument("--changes", default="", help='a variant of all arms, "SECTION.FIELD=VALUE …"')
-    options = parser.parse_args(arguments)
+    options = parser(__doc__, ("dense", "frozen", "focus")).parse_args(arguments)
     results = Results(options.results, IDENTITY)
     for arm in arms(options.preset, options.names, options.seeds, options.changes):
         if not results.has(dataclasses.asdict(arm)):

@@ -6,7 +6,6 @@ Evaluates arms that the study has trained, at 1, 2, 4 and 8 times their length, 
 what the results file holds is not done again. Prints a line for each arm and length.
 """
 
-import argparse
 import dataclasses
 import statistics
 import sys
@@ -18,8 +17,8 @@ from focus_jax.errors import exit_code
 from focus_jax.evaluation.command import evaluate
 from focus_jax.huge_pages import use_huge_pages
 from focus_jax.run_folder import RunFolder
-from focus_jax.studies.quality.arms import ARMS, Arm, arms, config_of
-from focus_jax.studies.quality.presets import PRESETS
+from focus_jax.studies.quality.arms import Arm, arms, config_of
+from focus_jax.studies.quality.options import parser
 from focus_jax.studies.results import Results, Row
 
 FACTORS = (1, 2, 4, 8)
@@ -43,12 +42,12 @@ def table(rows: Sequence[Row]) -> str:
     starts = sorted({start for row in rows for start, _ in row["loss_by_position"]})
     lines = [["arm", "length", "seeds", "loss", *(f"{start:,}" for start in starts)]]
     lines.append(["---"] * len(lines[0]))
-    for name, length in dict.fromkeys((row["name"], row["length"]) for row in rows):
-        same = [row for row in rows if (row["name"], row["length"]) == (name, length)]
+    for name, changes, length in dict.fromkeys((row["name"], row["changes"], row["length"]) for row in rows):
+        same = [row for row in rows if (row["name"], row["changes"], row["length"]) == (name, changes, length)]
         by_position = [dict(row["loss_by_position"]) for row in same]
         lines.append(
             [
-                name,
+                " ".join((name, changes)).strip(),
                 f"{length:,}",
                 str(len(same)),
                 f"{statistics.mean(row['loss'] for row in same):.3f}",
@@ -62,15 +61,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=PRESETS, default="small")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the run folders and the token store")
-    parser.add_argument("--results", type=Path, required=True, help="file of rows, appended to")
-    parser.add_argument("--names", nargs="+", choices=ARMS, default=["dense", "local", "focus"], help="arms")
-    parser.add_argument("--seeds", nargs="+", type=int, help="default: all of the study")
-    options = parser.parse_args(arguments)
+    options = parser(__doc__, ("dense", "local", "focus")).parse_args(arguments)
     results = Results(options.results, IDENTITY)
-    for arm in arms(options.preset, options.names, options.seeds, ""):
+    for arm in arms(options.preset, options.names, options.seeds, options.changes):
         run = RunFolder(Path(config_of(arm, options.runs).run)).read_config()
         for length in (factor * run.training.sequence_length for factor in FACTORS):
             if not results.has({**dataclasses.asdict(arm), "length": length}):

@@ -9,6 +9,7 @@ import pytest
 from focus_jax.accounting.pairs import dense_pairs, local_pairs
 from focus_jax.config import Config, Dense, Focus
 from focus_jax.config_loading import check
+from focus_jax.errors import UserError
 from focus_jax.evaluation.readings import readings_of
 from focus_jax.studies.quality import arms as quality
 from focus_jax.studies.quality import distant, length
@@ -120,6 +121,15 @@ def test_of_what_rows_read_beyond_the_window_the_parts_are_told():
     assert of_none.kept is None
     assert of_none.pairs_kept == pytest.approx(1 / 3 + 2 / 5)
     assert (of_none.nearest, of_none.most_read) == pytest.approx((0.2 + 0.15, 0.4 + 0.3))
+
+
+def test_what_would_fail_after_training_is_refused_before(tmp_path):
+    command = ["--runs", str(tmp_path), "--results", str(tmp_path / "rows.jsonl"), "--names", "dense", "--seeds", "0"]
+    with pytest.raises(UserError, match=r"checkpoint.every: .* 30 is no multiple of 50"):
+        main([*command, "--changes", "checkpoint.every=30"])
+    with pytest.raises(UserError, match=r"--figure .*curves.jpeg"):
+        main([*command, "--figure", "curves.jpeg"])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

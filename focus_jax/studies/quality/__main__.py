@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from focus_jax.errors import exit_code
+from focus_jax.errors import UserError, exit_code
 from focus_jax.huge_pages import use_huge_pages
 from focus_jax.studies.quality.arms import ARMS, IDENTITY, arms, attention_of
-from focus_jax.studies.quality.figure import draw
+from focus_jax.studies.quality.figure import FORMATS, draw
 from focus_jax.studies.quality.options import parser
 from focus_jax.studies.quality.presets import PRESETS
 from focus_jax.studies.quality.table import table
@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--table", action="store_true", help="print the table and run nothing")
     command.add_argument("--figure", type=Path, help="draw the curves to this file")
     options = command.parse_args(arguments)
+    if options.figure and options.figure.suffix not in FORMATS:
+        raise UserError(f"--figure {options.figure}: its ending is none of {', '.join(FORMATS)}")
     results = Results(options.results, IDENTITY)
     planned = [] if options.table else arms(options.preset, options.names, options.seeds, options.changes)
     window = attention_of(PRESETS[options.preset](options.runs)).window

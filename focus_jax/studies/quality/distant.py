@@ -24,7 +24,7 @@ import numpy as np
 
 from focus_jax import routing
 from focus_jax.config import Config, Focus
-from focus_jax.errors import exit_code
+from focus_jax.errors import UserError, exit_code
 from focus_jax.evaluation.checkpoint import held_out_sample
 from focus_jax.evaluation.trained import TrainedRun, load_trained
 from focus_jax.huge_pages import use_huge_pages
@@ -36,6 +36,7 @@ from focus_jax.studies.quality.arms import Arm, arms, attention_of, config_of
 from focus_jax.studies.quality.options import parser
 from focus_jax.studies.quality.presets import PRESETS
 from focus_jax.studies.results import Results, Row
+from focus_jax.studies.variants import changed
 from focus_jax.training.state import graph_of, merge
 
 IDENTITY = tuple(field.name for field in dataclasses.fields(Arm))
@@ -59,8 +60,8 @@ class Distant(NamedTuple):
 def row_of(arm: Arm, folder: Path) -> Row:
     """Of a trained arm; every list has an entry for each layer."""
     run = RunFolder(Path(config_of(arm, folder).run)).read_config()
-    attention = attention_of(PRESETS[arm.preset](folder))
-    trained = load_trained(RunFolder(Path(run.run)), run, None, first_devices(run.mesh))
+    attention = attention_of(changed(PRESETS[arm.preset](folder), arm.changes))
+    trained = load_trained(RunFolder(Path(run.run)), run, run.training.steps, first_devices(run.mesh))
     layers = _layers(run, trained, attention)
     rows = ROWS * run.evaluation.sequences
 
@@ -78,7 +79,10 @@ def row_of(arm: Arm, folder: Path) -> Row:
 
 def _layers(run: Config, trained: TrainedRun, attention: Focus) -> list[Distant]:
     tokens = run.training.sequence_length
-    position_P = jnp.linspace(tokens // 8, tokens - 1, ROWS).astype(jnp.int32)
+    first = max(tokens // 8, attention.window + 1)
+    if first >= tokens:
+        raise UserError(f"attention.window: nothing of {tokens} tokens lies beyond {attention.window}; name fewer")
+    position_P = jnp.linspace(first, tokens - 1, ROWS).astype(jnp.int32)
     [(params, carried)] = trained.models.values()
 
     @jax.jit
@@ -159,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for arm in arms(options.preset, options.names, options.seeds, options.changes):
         if not results.has(dataclasses.asdict(arm)):
             results.append(row_of(arm, options.runs))
-    print(table(results.rows))
+    print(table([row for row in results.rows if row["preset"] == options.preset]))
     return 0
 
 

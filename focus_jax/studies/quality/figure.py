@@ -15,19 +15,21 @@ from matplotlib.ticker import EngFormatter
 
 from focus_jax.studies.results import Row
 
+FORMATS = (".png", ".pdf", ".svg")
+
 TOKENS, SECONDS, LOSS, _ = range(4)
 """Columns of a curve."""
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Every arm as it was trained, on the seeds that dense attention has too. The format is that of the path's
-    ending."""
+    """Every arm as it was trained, on the seeds that dense attention with the same changes has too. The format is that
+    of the path's ending."""
     figure = Figure(figsize=(10, 5), layout="constrained")
     FigureCanvasAgg(figure)
     by_tokens, by_seconds = figure.subplots(1, 2, sharey=True)
-    dense = {row["seed"]: _curve(row) for row in rows if (row["name"], row["changes"]) == ("dense", "")}
     for name, changes in dict.fromkeys((row["name"], row["changes"]) for row in rows):
-        same = [row for row in rows if (row["name"], row["changes"]) == (name, changes) and row["seed"] in dense]
+        dense = {r["seed"]: _curve(r) for r in rows if (r["name"], r["changes"]) == ("dense", changes)}
+        same = [r for r in rows if (r["name"], r["changes"]) == (name, changes) and r["seed"] in dense]
         if not same:
             continue
         curves_NCX = np.array([_curve(row) for row in same])

@@ -29,7 +29,7 @@ def row_of(arm: Arm, run: Config, length: int) -> Row:
     """Of a trained arm, read as it was trained."""
     tokens = run.evaluation.sequences * run.training.sequence_length
     fewer = dataclasses.replace(run.evaluation, sequences=max(1, tokens // length), batch_size=1)
-    row = evaluate(Path(run.run), dataclasses.replace(run, evaluation=fewer), None, length, None)[0]
+    row = evaluate(Path(run.run), dataclasses.replace(run, evaluation=fewer), run.training.steps, length, None)[0]
     return {
         **dataclasses.asdict(arm),
         "length": length,
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for length in (factor * run.training.sequence_length for factor in FACTORS):
             if not results.has({**dataclasses.asdict(arm), "length": length}):
                 results.append(row_of(arm, run, length))
-    print(table(results.rows))
+    print(table([row for row in results.rows if row["preset"] == options.preset]))
     return 0
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from focus_jax.config import Config
 from focus_jax.data.store import open_store
+from focus_jax.errors import UserError
 from focus_jax.evaluation import stored
 from focus_jax.evaluation.command import causality
 from focus_jax.evaluation.report.record import RunRecord
@@ -22,6 +23,11 @@ from focus_jax.telemetry.readings import LoggedReading
 def train_arm(arm: Arm, folder: Path) -> int:
     """Begins its run, or continues it. The exit code is not 0 where the run was stopped before its end."""
     run = config_of(arm, folder)
+    if run.checkpoint.every % run.telemetry.log_every:
+        raise UserError(
+            f"checkpoint.every: a curve has seconds where telemetry.log_every has a row; {run.checkpoint.every} is no "
+            f"multiple of {run.telemetry.log_every}"
+        )
     run_folder = RunFolder(Path(run.run))
     run_folder.check(run)
     return pretrain(run, run_folder, open_store(run.data, run.model.vocab_size))

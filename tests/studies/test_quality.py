@@ -1,6 +1,7 @@
 """The quality study: arms are what they are called, the table's sums are right, an arm trains and is not done again."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from focus_jax.studies.quality import arms as quality
 from focus_jax.studies.quality import distant, length
 from focus_jax.studies.quality.__main__ import main
 from focus_jax.studies.quality.arms import ARMS, IDENTITY, Arm, arms, config_of
+from focus_jax.studies.quality.figure import lines
 from focus_jax.studies.quality.table import recovered, table
 from focus_jax.studies.results import Results
 from tests.changes import changed
@@ -104,6 +106,19 @@ def test_the_table_pairs_seeds_and_says_what_is_recovered(tmp_path, capsys):
     assert [cell.strip() for cell in dense.strip("|").split("|")][9] == "1.00"
 
 
+def test_lines_of_the_figure_pair_seeds():
+    """Focus's one seed is an easy one: its line is dense attention's mean and the difference on that seed."""
+    rows = [row("dense", 0, 2.0, 2.0), row("dense", 1, 1.0, 1.0), row("focus", 1, 1.25, 1.25)]
+    other = row("local", 0, 9.0, 9.0) | {"changes": "attention.window=3"}
+    rows[1]["readings"][0]["curve"][1][1] = 5.0
+    found = list(lines([*rows, other]))
+    assert [label for label, *_ in found] == ["dense", "focus"]
+    (_, tokens_C, seconds_C, dense_NC), (*_, focus_NC) = found
+    assert (tokens_C.tolist(), seconds_C.tolist()) == ([10, 20], [1, 2])
+    assert dense_NC[:, -1].tolist() == [1.5, 1.5]
+    assert focus_NC.tolist() == [[3.0, 1.75]]
+
+
 def test_nothing_is_recovered_where_dense_gains_nothing():
     better, worse = ({0: {"loss_beyond_window": loss}} for loss in (1.0, 2.0))
     assert recovered(better, dense=worse, local=better) is None
@@ -172,7 +187,7 @@ def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, 
     command = ["--runs", str(tmp_path / "runs"), "--results", str(read), "--names", "dense", "focus", "--seeds", "0"]
     assert distant.main(command) == 0
     assert distant.main(command) == 0
-    dense, focus = Results(read, distant.IDENTITY).rows
+    dense, focus = Results(read, IDENTITY).rows
     assert dense["kept"] == [None, None]
     for layer in range(2):
         assert 0 < focus["kept"][layer] <= focus["most_read"][layer] <= 1
@@ -181,3 +196,9 @@ def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, 
     assert f"| focus | 1 | 1 | {focus['read'][1]:.0%} | {focus['pairs_kept'][1]:.0%} | {focus['kept'][1]:.0%} |" in (
         distant.table([dense, focus])
     )
+
+    shutil.rmtree(max((tmp_path / "runs" / "small-focus-0" / "checkpoints").glob("[0-9]*"), key=lambda p: int(p.name)))
+    for command in (distant.main, length.main):
+        unfinished = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "new.jsonl"), "--names", "focus"]
+        with pytest.raises(UserError, match="no such checkpoint"):
+            command([*unfinished, "--seeds", "0"])

@@ -32,14 +32,13 @@ from focus_jax.model import Decoder, as_trained
 from focus_jax.ops import probe_attention
 from focus_jax.parallel.mesh import first_devices
 from focus_jax.run_folder import RunFolder
-from focus_jax.studies.quality.arms import Arm, arms, attention_of, config_of
+from focus_jax.studies.quality.arms import IDENTITY, Arm, arms, attention_of, config_of
 from focus_jax.studies.quality.options import parser
 from focus_jax.studies.quality.presets import PRESETS
 from focus_jax.studies.results import Results, Row
 from focus_jax.studies.variants import changed
 from focus_jax.training.state import graph_of, merge
 
-IDENTITY = tuple(field.name for field in dataclasses.fields(Arm))
 ROWS = 64
 """Of each sequence; the first eighth of it has too few distant keys to choose among."""
 

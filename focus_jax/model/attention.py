@@ -46,7 +46,8 @@ class Attention(nnx.Module):
             q_BTHC, k_BSJC = self.query_norm(q_BTHC), self.key_norm(k_BSJC)
         if by is not None:
             q_BTHC, k_BSJC = rotate(q_BTHC, by), rotate(k_BSJC, by)
-        return q_BTHC, k_BSJC, v_BSJC
+        # Several passes read them: without it a compiler that fuses rotates queries and keys again for each.
+        return jax.lax.optimization_barrier((q_BTHC, k_BSJC, v_BSJC))
 
     def _heads(self, projected: jax.Array, heads: int) -> jax.Array:
         return projected.reshape(*projected.shape[:2], heads, -1)

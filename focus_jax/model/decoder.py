@@ -14,6 +14,7 @@ from focus_jax.model.reading import Reading
 from focus_jax.model.rotary import Rotation, rotation
 from focus_jax.model.router import Routed
 from focus_jax.model.stack import run_blocks
+from focus_jax.ops.platform import target_platform
 from focus_jax.parallel.axes import constrained
 
 
@@ -28,8 +29,8 @@ class Block(nnx.Module):
         self, residual_BTD: jax.Array, by: Rotation | None, reading: Reading | None, probes_BP: jax.Array | None
     ) -> tuple[jax.Array, Routed | None]:
         mixed_BTD, routed = self.attention(self.attention_norm(residual_BTD), by, reading, probes_BP)
-        residual_BTD = on_mesh(residual_BTD + mixed_BTD)
-        return on_mesh(residual_BTD + self.mlp(self.mlp_norm(residual_BTD))), routed
+        residual_BTD = residual_stream(residual_BTD + mixed_BTD)
+        return residual_stream(residual_BTD + self.mlp(self.mlp_norm(residual_BTD))), routed
 
 
 class Decoder(nnx.Module):
@@ -83,7 +84,7 @@ class Decoder(nnx.Module):
         residual_BTD, layers = run_blocks(
             self.blocks,
             self.kinds,
-            on_mesh(residual_BTD),
+            residual_stream(residual_BTD),
             lambda block, residual_BTD: block(residual_BTD, by, reading, probes_BP),
             self.training,
             jnp.dtype(self.model.compute_dtype),
@@ -114,8 +115,11 @@ def vocabulary_logits(normed_BTD: jax.Array, matrix_DV: jax.Array, vocab_size: i
     return jnp.where(jnp.arange(matrix_DV.shape[1]) < vocab_size, logits_BTV, -jnp.inf)
 
 
-def on_mesh(residual_BTD: jax.Array) -> jax.Array:
-    return constrained(residual_BTD, "batch", "tokens", "residual")
+def residual_stream(residual_BTD: jax.Array) -> jax.Array:
+    """As all its readers find it: laid out on the mesh, and computed once."""
+    residual_BTD = constrained(residual_BTD, "batch", "tokens", "residual")
+    # On a CPU every reader, also of the gradient, would otherwise sum up the layers before it once more for itself.
+    return jax.lax.optimization_barrier(residual_BTD) if target_platform() == "cpu" else residual_BTD
 
 
 def focus_of(run: config.Config, layer: int) -> config.Focus | None:

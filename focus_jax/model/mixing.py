@@ -64,8 +64,6 @@ class FocusMixing(nnx.Module):
     ) -> tuple[jax.Array, Routed]:
         """Returns what the heads read, (B, T, H, C), and what the router made of the layer's tokens."""
         assert reading is not None, "only a dense model takes None"
-        # Several passes read them: without it a compiler that fuses rotates queries and keys again for each.
-        qkv = jax.lax.optimization_barrier(qkv)
         if probes_BP is not None:
             return self._probed(normed_BTD, qkv, reading, probes_BP)
         routed = self.router(normed_BTD)

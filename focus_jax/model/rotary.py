@@ -15,7 +15,8 @@ def rotation(tokens: int, channels: int, theta: float) -> Rotation:
     """Angles of positions 0…T−1 in float32 (bfloat16 would blur far positions); C is half a head's channels."""
     frequency_C = theta ** (-jnp.arange(0, channels, 2, dtype=jnp.float32) / channels)
     angle_TC = jnp.arange(tokens, dtype=jnp.float32)[:, None] * frequency_C
-    return Rotation(jnp.cos(angle_TC), jnp.sin(angle_TC))
+    # Computed once: without it a compiler that fuses takes sines and cosines again for every channel of every head.
+    return Rotation(*jax.lax.optimization_barrier((jnp.cos(angle_TC), jnp.sin(angle_TC))))
 
 
 def rotate(x_BTHC: jax.Array, by: Rotation) -> jax.Array:

@@ -94,7 +94,9 @@ def make_train_step(
         deviations = guard.deviations(state.guard, sums.loss, run.guard.spike_window)
         spike = deviations > (run.guard.spike_deviations or jnp.inf)
         applied = finite & ~spike
-        new_state = jax.lax.cond(applied, partial(_updated, run, optimizer, settling), _skipped, state, sums)
+        updated, skipped = _updated(run, optimizer, settling, state, sums), _skipped(state, sums)
+        # A choice and not a branch, whose results would be copied.
+        new_state = jax.tree.map(partial(jnp.where, applied), updated, skipped)
         return new_state, StepMetrics(
             loss=sums.loss,
             router_loss=sums.router_loss if _learns_from_probes(run.attention, reading) else None,

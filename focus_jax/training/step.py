@@ -94,7 +94,7 @@ def make_train_step(
         deviations = guard.deviations(state.guard, sums.loss, run.guard.spike_window)
         spike = deviations > (run.guard.spike_deviations or jnp.inf)
         applied = finite & ~spike
-        updated, skipped = _updated(run, optimizer, settling, state, sums), _skipped(state, sums)
+        updated, skipped = _updated(run, optimizer, settling, state, sums), _skipped(state)
         # A choice and not a branch, whose results would be copied.
         new_state = jax.tree.map(partial(jnp.where, applied), updated, skipped)
         return new_state, StepMetrics(
@@ -236,7 +236,7 @@ def _updated(
     )
 
 
-def _skipped(state: TrainState, sums: BatchSums) -> TrainState:
+def _skipped(state: TrainState) -> TrainState:
     step = state.step + 1
     return state._replace(step=step, opt_state=at_step(state.opt_state, step), guard=guard.skipped(state.guard))
 

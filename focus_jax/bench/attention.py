@@ -8,8 +8,6 @@ measured in the same rounds. Keys belong to one group each ("query" membership).
 """
 
 import argparse
-import os
-import platform
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +22,9 @@ import numpy as np
 
 from focus_jax.accounting.pairs import EXECUTED, FORWARD, dense_pairs, kept_pairs
 from focus_jax.accounting.peaks import MATMUL_SIZE
+from focus_jax.bench.origin import commit, machine
 from focus_jax.bench.programs import Program, compile_all, interleaved_seconds, with_gradient
-from focus_jax.bench.report import Report, commit
+from focus_jax.bench.report import Report
 from focus_jax.bench.routing import balanced_groups, with_further_groups
 from focus_jax.ops import blockwise, dense_attention, merged, pallas, resolve, routed_attention
 from focus_jax.ops.layout import Layout, rows_to_slots, slots_to_tokens
@@ -108,7 +107,7 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     focus_rate = flops_per_pair * kept / seconds["focus"]
     return {
         **vars(case),
-        "device": device(),
+        "device": machine(),
         "dense_seconds": seconds["dense"],
         "focus_seconds": seconds["focus"],
         "speedup": seconds["dense"] / seconds["focus"],
@@ -206,11 +205,6 @@ def mean_kept_pairs(case: Case) -> float:
     groups_BTM = routed_groups(case)
     kept = [kept_pairs(groups_TM, groups_TM[:, 0], case.window) for groups_TM in groups_BTM]
     return statistics.mean(kept)
-
-
-def device() -> str:
-    kind = jax.devices()[0].device_kind
-    return f"{platform.machine()} {kind}, {os.cpu_count()} cores" if kind == "cpu" else kind
 
 
 def cases(options: argparse.Namespace) -> list[Case]:

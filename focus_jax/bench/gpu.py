@@ -20,8 +20,9 @@ import jax.numpy as jnp
 
 from focus_jax.accounting.pairs import FORWARD, dense_pairs, kept_pairs
 from focus_jax.bench.kernel_checks import check_kernels
+from focus_jax.bench.origin import commit, machine
 from focus_jax.bench.programs import Program, compile_all, first_line, interleaved_seconds, with_gradient
-from focus_jax.bench.report import Report, commit
+from focus_jax.bench.report import Report
 from focus_jax.bench.routing import balanced_groups
 from focus_jax.ops import dense_attention, routed_attention
 from focus_jax.ops.layout import rows_to_slots, slots_to_entries
@@ -121,7 +122,7 @@ def measure(setting: Setting, dense_implementations: Sequence[str], report: Repo
                     "channels": setting.channels,
                     "batch": setting.batch,
                     "dtype": DTYPE,
-                    "device": jax.devices()[0].device_kind,
+                    "device": machine(),
                     "direction": direction,
                     "implementation": "pallas",
                     "dense_implementation": fastest,

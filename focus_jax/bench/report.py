@@ -1,7 +1,6 @@
 """Rows of a benchmark in a JSON file that is whole after every row."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,3 @@ class Report:
 
 def _short(value: Any) -> Any:
     return f"{value:.4g}" if isinstance(value, float) else value
-
-
-def commit() -> str | None:
-    """Of the working tree that this file lies in; None outside of git."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -21,9 +21,10 @@ import jax.numpy as jnp
 
 from focus_jax.accounting import flops
 from focus_jax.accounting.peaks import MATMUL_SIZE
-from focus_jax.bench.attention import count, counts, device
+from focus_jax.bench.attention import count, counts
+from focus_jax.bench.origin import commit, machine
 from focus_jax.bench.programs import Program, compile_all, interleaved_seconds
-from focus_jax.bench.report import Report, commit
+from focus_jax.bench.report import Report
 from focus_jax.config import Checkpoint, Config, Data, Focus, Optimizer, Training, dense_twin, gpt2
 from focus_jax.errors import UserError, exit_code
 from focus_jax.huge_pages import use_huge_pages
@@ -83,7 +84,7 @@ def measure(options: argparse.Namespace, tokens: int, settled_focus: TrainState)
             "kept_fraction": kept[name],
             "probes": options.probes if name == "focus" else None,
             "repeats": options.repeats,
-            "device": device(),
+            "device": machine(),
             "commit": commit(),
         }
         for name in models

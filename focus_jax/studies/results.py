@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from focus_jax.bench.attention import device
-from focus_jax.bench.report import commit
+from focus_jax.bench.origin import commit, machine
 from focus_jax.errors import UserError
 
 Row = dict[str, Any]
@@ -21,7 +20,7 @@ class Results:
         self._identity = identity
         self.rows = list(self._read()) if path.exists() else []
         # Of the code that was loaded: the working tree may move on while a study runs.
-        self._made_by = {"commit": commit(), "machine": device()}
+        self._made_by = {"commit": commit(), "machine": machine()}
 
     def has(self, arm: Row) -> bool:
         return any(self._key(row) == self._key(arm) for row in self.rows)

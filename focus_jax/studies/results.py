@@ -13,11 +13,14 @@ Row = dict[str, Any]
 
 class Results:
     """Rows are known by the fields of their arm; an interrupted study goes on with those that are missing. Each says
-    which commit and machine made it."""
+    which commit and machine made it.
 
-    def __init__(self, path: Path, identity: tuple[str, ...]):
+    identity, measured: fields of a row, those of its arm and those that the study's table reads.
+    """
+
+    def __init__(self, path: Path, identity: tuple[str, ...], measured: tuple[str, ...]):
         self.path = path
-        self._identity = identity
+        self._identity, self._measured = identity, measured
         self.rows = list(self._read()) if path.exists() else []
         # Of the code that was loaded: the working tree may move on while a study runs.
         self._made_by = {"commit": commit(), "machine": machine()}
@@ -37,8 +40,12 @@ class Results:
 
     def _read(self) -> Iterator[Row]:
         for number, line in enumerate(self.path.read_text().splitlines(), start=1):
+            place = f"{self.path}: line {number}"
             try:
-                yield json.loads(line)
+                row = json.loads(line)
             except json.JSONDecodeError:
-                place = f"{self.path}: line {number}"
                 raise UserError(f"{place} is no JSON row; remove it, and its run is done again") from None
+            absent = [name for name in self._identity + self._measured if not isinstance(row, dict) or name not in row]
+            if absent:
+                raise UserError(f"{place} is no row of this study: it has no {', '.join(absent)}; name another file")
+            yield row

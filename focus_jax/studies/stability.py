@@ -55,6 +55,7 @@ class Arm:
 
 
 IDENTITY = ("name", "seed")
+MEASURED = ("dominance_curve",)
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def main(arguments: Sequence[str] | None = None, run: Callable[[Arm, Path], Row]
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--names", nargs="+", choices=RULES, default=list(RULES))
     options = parser.parse_args(arguments)
-    results = Results(options.results, IDENTITY)
+    results = Results(options.results, IDENTITY, MEASURED)
     for seed in range(options.seeds):
         for arm in (Arm(name, seed) for name in options.names):
             if not results.has(dataclasses.asdict(arm)):

@@ -88,7 +88,7 @@ def test_the_table_pairs_seeds_and_says_what_is_recovered(tmp_path, capsys):
             row("local", seed, 2.0 - easier, 2.0 - easier),
             row("focus", seed, 1.25 - easier - 0.1 * seed, 1.25 - easier - 0.1 * seed),
         ]
-    results = Results(tmp_path / "rows.jsonl", IDENTITY)
+    results = Results(tmp_path / "rows.jsonl", IDENTITY, ())
     for one in rows:
         results.append(one)
     figure = tmp_path / "figure.png"
@@ -155,7 +155,7 @@ def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, 
     command = ["--runs", str(tmp_path / "runs"), "--results", str(results), "--seeds", "0", "--names"]
     assert main([*command, "dense", "focus", "published"]) == 0
     assert main([*command, "dense", "focus", "published"]) == 0
-    rows = {one["name"]: one for one in Results(results, IDENTITY).rows}
+    rows = {one["name"]: one for one in Results(results, IDENTITY, ()).rows}
     assert len(results.read_text().splitlines()) == len(rows) == 3
     assert rows["dense"]["leak"] is None
     assert rows["focus"]["leak"] is None
@@ -172,7 +172,7 @@ def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, 
     command = ["--runs", str(tmp_path / "runs"), "--results", str(lengths), "--names", "dense", "focus", "--seeds", "0"]
     assert length.main(command) == 0
     assert length.main(command) == 0
-    trained, rows = rows, Results(lengths, length.IDENTITY).rows
+    trained, rows = rows, Results(lengths, length.IDENTITY, ()).rows
     assert [(one["name"], one["length"]) for one in rows] == [
         (name, 48 * factor) for name in ("dense", "focus") for factor in (1, 2, 4, 8)
     ]
@@ -187,7 +187,7 @@ def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, 
     command = ["--runs", str(tmp_path / "runs"), "--results", str(read), "--names", "dense", "focus", "--seeds", "0"]
     assert distant.main(command) == 0
     assert distant.main(command) == 0
-    dense, focus = Results(read, IDENTITY).rows
+    dense, focus = Results(read, IDENTITY, ()).rows
     assert dense["kept"] == [None, None]
     for layer in range(2):
         assert 0 < focus["kept"][layer] <= focus["most_read"][layer] <= 1

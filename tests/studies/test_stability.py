@@ -69,5 +69,7 @@ def test_rows_are_not_done_again_and_make_the_table(tmp_path, capsys):
     assert stability.main([*command, "--seeds", "1"], run=pretend) == 0
     assert stability.main([*command, "--seeds", "2"], run=pretend) == 0
     assert len(done) == len(set(done)) == 4
-    assert all({"commit", "machine"} <= row.keys() for row in Results(tmp_path / "rows.jsonl", stability.IDENTITY).rows)
+    assert all(
+        {"commit", "machine"} <= row.keys() for row in Results(tmp_path / "rows.jsonl", stability.IDENTITY, ()).rows
+    )
     assert "| softmax | 2 | 30% 40% | 91% (90%–92%) | 40% 60% |" in capsys.readouterr().out

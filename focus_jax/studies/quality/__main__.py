@@ -18,7 +18,7 @@ from focus_jax.studies.quality.arms import ARMS, IDENTITY, arms, attention_of
 from focus_jax.studies.quality.figure import FORMATS, draw
 from focus_jax.studies.quality.options import parser
 from focus_jax.studies.quality.presets import PRESETS
-from focus_jax.studies.quality.table import table
+from focus_jax.studies.quality.table import MEASURED, table
 from focus_jax.studies.quality.trial import row_of, train_arm
 from focus_jax.studies.results import Results
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = command.parse_args(arguments)
     if options.figure and options.figure.suffix not in FORMATS:
         raise UserError(f"--figure {options.figure}: its ending is none of {', '.join(FORMATS)}")
-    results = Results(options.results, IDENTITY)
+    results = Results(options.results, IDENTITY, MEASURED)
     planned = [] if options.table else arms(options.preset, options.names, options.seeds, options.changes)
     window = attention_of(PRESETS[options.preset](options.runs)).window
     for arm in planned:

@@ -158,7 +158,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(__doc__, ("dense", "frozen", "focus")).parse_args(arguments)
-    results = Results(options.results, IDENTITY)
+    results = Results(options.results, IDENTITY, Distant._fields)
     for arm in arms(options.preset, options.names, options.seeds, options.changes):
         if not results.has(dataclasses.asdict(arm)):
             results.append(row_of(arm, options.runs))

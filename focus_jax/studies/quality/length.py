@@ -23,6 +23,7 @@ from focus_jax.studies.results import Results, Row
 
 FACTORS = (1, 2, 4, 8)
 IDENTITY = (*(field.name for field in dataclasses.fields(Arm)), "length")
+MEASURED = ("loss", "loss_by_position")
 
 
 def row_of(arm: Arm, run: Config, length: int) -> Row:
@@ -62,7 +63,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(__doc__, ("dense", "local", "focus")).parse_args(arguments)
-    results = Results(options.results, IDENTITY)
+    results = Results(options.results, IDENTITY, MEASURED)
     for arm in arms(options.preset, options.names, options.seeds, options.changes):
         run = RunFolder(Path(config_of(arm, options.runs).run)).read_config()
         for length in (factor * run.training.sequence_length for factor in FACTORS):

@@ -12,6 +12,7 @@ from focus_jax.evaluation.report.pairs import over_seeds
 from focus_jax.studies.results import Row
 from focus_jax.telemetry.table import interval, signed
 
+MEASURED = ("readings", "seconds_per_step")
 HEADINGS = (
     "arm",
     "seeds",

@@ -15,7 +15,7 @@ from pathlib import Path
 from focus_jax.errors import exit_code
 from focus_jax.huge_pages import use_huge_pages
 from focus_jax.studies.recall.arms import IDENTITY, WITH_ROUTER, WITHOUT_ROUTER, arms
-from focus_jax.studies.recall.table import table
+from focus_jax.studies.recall.table import MEASURED, table
 from focus_jax.studies.recall.trial import run_arm
 from focus_jax.studies.results import Results
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--changes", default="", help='a variant of the config, "SECTION.FIELD=VALUE …"')
     parser.add_argument("--table", action="store_true", help="print the table and run nothing")
     options = parser.parse_args(arguments)
-    results = Results(options.results, IDENTITY)
+    results = Results(options.results, IDENTITY, MEASURED)
     planned = (
         []
         if options.table

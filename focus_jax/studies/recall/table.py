@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from focus_jax.studies.results import Row
 
 SHARE_OF_DENSE = 0.9
+MEASURED = ("accuracy", "accuracy_curve", "dominance", "kept_fraction", "tokens_between")
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -104,7 +104,7 @@ def test_a_line_that_is_no_row_is_named(line, message, tmp_path):
         Results(tmp_path / "rows.jsonl", ("form", "seed"), ("accuracy",))
 
 
-def test_another_studys_file_is_left_alone(tmp_path, capsys):
+def test_another_studys_file_is_left_alone(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"preset": "small", "name": "dense", "seed": 0}\n')
     with pytest.raises(UserError, match="no row of this study: it has no form, groups, top_k, changes, accuracy"):

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 
+import jax
 import pytest
 
 from focus_jax.bench import origin
@@ -60,6 +61,7 @@ def test_cpus_of_one_name_are_told_apart_by_their_vectors(facts, told, tmp_path,
     assert origin.cpu() == told
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="about CPUs")
 def test_a_machine_has_its_cores():
     assert origin.machine().startswith(origin.cpu())
     assert origin.machine().endswith(" cores")

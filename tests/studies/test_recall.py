@@ -90,20 +90,6 @@ def test_rows_are_not_done_again_and_make_the_table(tmp_path, monkeypatch, capsy
     assert line.split() == ["apart", "distill", "4", "1", "2", "0.800", "0.800", "0.800", "40%", "30%", "1,000"]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"form":', "line 2 is no JSON row; remove it"),
-        ('{"form": "kind", "loss": 1}', "line 2 is no row of this study: it has no seed, accuracy; name another file"),
-        ("3", "line 2 is no row of this study: it has no form, seed, accuracy; name another file"),
-    ],
-)
-def test_a_line_that_is_no_row_is_named(line, message, tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"form": "kind", "seed": 0, "accuracy": 1}\n' + line)
-    with pytest.raises(UserError, match=rf"rows\.jsonl: {message}"):
-        Results(tmp_path / "rows.jsonl", ("form", "seed"), ("accuracy",))
-
-
 def test_another_studys_file_is_left_alone(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"preset": "small", "name": "dense", "seed": 0}\n')

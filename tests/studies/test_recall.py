@@ -90,7 +90,8 @@ def test_rows_are_not_done_again_and_make_the_table(tmp_path, monkeypatch, capsy
     assert line.split() == ["apart", "distill", "4", "1", "2", "0.800", "0.800", "0.800", "40%", "30%", "1,000"]
 
 
-def test_another_studys_file_is_left_alone(tmp_path):
+def test_another_studys_file_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("focus_jax.studies.recall.__main__.run_arm", dataclasses.asdict)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"preset": "small", "name": "dense", "seed": 0}\n')
     with pytest.raises(UserError, match="no row of this study: it has no form, groups, top_k, changes, accuracy"):

@@ -30,17 +30,11 @@ def command(program: str, *arguments: str | Path) -> subprocess.CompletedProcess
 
 
 def start(program: str, *arguments: str | Path, compiled: Path) -> subprocess.Popen[str]:
-    """A command that runs on its own; processes that name the same folder compile once between them."""
-    environment = {
-        **os.environ,
-        "JAX_COMPILATION_CACHE_DIR": str(compiled),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+    """A command that may be killed, so it keeps its compiled programs in a folder that no other test reads."""
     return subprocess.Popen(
         [sys.executable, program, *map(str, arguments)],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,4 +1,7 @@
-"""A tiny run that every test can change: two layers, a window that is much shorter than the sequence."""
+"""A tiny run that every test can change: two layers, a window that is much shorter than the sequence.
+
+Its attention is computed by the definition, which compiles several times as quickly; what is computed in blocks equals
+it (tests/ops, and in the model tests/model/test_decoder.py)."""
 
 import dataclasses
 import os
@@ -14,14 +17,19 @@ from focus_jax.config import Checkpoint, Config, Data, Evaluation, Focus, Optimi
 
 @pytest.fixture(scope="session", autouse=True)
 def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Many tests run the same tiny programs; compiling them is most of what that costs."""
+    """Many tests and the commands that they start run the same tiny programs; compiling is most of what that costs."""
     base = tmp_path_factory.getbasetemp()
     # Workers of pytest-xdist have folders of their own inside that of the whole run.
     compiled = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
     compiled.mkdir(exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(compiled))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    settings = {
+        "jax_compilation_cache_dir": str(compiled),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,7 +44,9 @@ def run(tmp_path) -> Config:
     return Config(
         run=str(tmp_path / "run"),
         model=dataclasses.replace(
-            llama(vocab_size=257, width=32, layers=2, heads=4, kv_heads=2, mlp_width=48), init_std=0.2
+            llama(vocab_size=257, width=32, layers=2, heads=4, kv_heads=2, mlp_width=48),
+            init_std=0.2,
+            attention_implementation="reference",
         ),
         attention=Focus(groups=4, top_k=2, window=5, routing_width=8, training="soft", balance_rate=0.5),
         data=Data(

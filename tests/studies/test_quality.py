@@ -149,7 +149,7 @@ def test_what_would_fail_after_training_is_refused_before(tmp_path):
 
 @pytest.mark.slow
 def test_arms_train_once_and_a_leak_is_found(tmp_path, run: Config, text: Path, monkeypatch):
-    tiny = changed(run, model={"attention_implementation": "reference"}, attention={"training": "hard", "probes": 8})
+    tiny = changed(run, attention={"training": "hard", "probes": 8})
     monkeypatch.setitem(quality.PRESETS, "small", lambda folder: tiny)
     results = tmp_path / "rows.jsonl"
     command = ["--runs", str(tmp_path / "runs"), "--results", str(results), "--seeds", "0", "--names"]

@@ -11,7 +11,7 @@ from tests.changes import changed
 
 
 def test_the_old_state_is_given_up_for_the_new(run):
-    run = changed(run, model={"layers": 1, "attention_implementation": "reference"})
+    run = changed(run, model={"layers": 1})
     learner = Learner("focus", run, make_mesh(run.mesh))
     learner.initialise()
     learner.compile()

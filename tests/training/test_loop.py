@@ -30,6 +30,12 @@ def run(run: Config) -> Config:
     return changed(run, model={"layers": 1}, evaluation={"top_k": (1,)})
 
 
+@pytest.fixture
+def alone(run: Config) -> Config:
+    """Without Focus, where which model it is means nothing: it compiles in a third of the time."""
+    return changed(run, models=("dense",))
+
+
 @pytest.mark.parametrize(("stop_step", "focus"), [(2, {}), (7, {"training": "hard", "hard_from_step": 5, "probes": 6})])
 def test_a_continued_run_equals_an_uninterrupted_one_bit_for_bit(run, text, monkeypatch, stop_step, focus):
     whole, parts = (changed(run, run=f"{run.run}-{name}", attention=focus) for name in ("whole", "parts"))
@@ -59,13 +65,13 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(run, text):
     assert rows(killed) == rows(whole)
 
 
-def test_seconds_go_on_counting(run, text, monkeypatch):
+def test_seconds_go_on_counting(alone, text, monkeypatch):
     with monkeypatch.context() as patch:
         stop_after(patch, 7)
-        start(run)
-    start(run)
-    lines = [json.loads(line) for line in (Path(run.run) / "metrics.jsonl").read_text().splitlines()]
-    seconds = [row["seconds"] for row in lines if row["kind"] == "train" and row["model"] == "focus"]
+        start(alone)
+    start(alone)
+    lines = [json.loads(line) for line in (Path(alone.run) / "metrics.jsonl").read_text().splitlines()]
+    seconds = [row["seconds"] for row in lines if row["kind"] == "train"]
     assert seconds == sorted(seconds)
     assert [row["name"] for row in lines if row["kind"] == "event"] == ["started", "resumed"]
 
@@ -98,14 +104,14 @@ def test_what_is_only_watched_may_change_on_resume(run, text, monkeypatch):
     assert RunFolder(Path(run.run)).read_config() == other
 
 
-def test_another_token_store_is_refused_on_resume(run, text, monkeypatch):
+def test_another_token_store_is_refused_on_resume(alone, text, monkeypatch):
     with monkeypatch.context() as patch:
         stop_after(patch, 5)
-        start(run)
-    shutil.rmtree(run.data.store)
+        start(alone)
+    shutil.rmtree(alone.data.store)
     (text / "new.txt").write_text("something else entirely " * 50)
     with pytest.raises(UserError, match=r"^data\.store: .* was trained on another token store"):
-        start(run)
+        start(alone)
 
 
 def test_the_loop_stops_before_an_update_that_is_not_finite(run, text):
@@ -142,7 +148,7 @@ def test_nothing_is_compiled_after_the_first_checkpoint(run, text):
     assert max(compiled_at) <= 4
 
 
-def test_implicit_transfers_are_refused_in_the_loop(run, text, monkeypatch):
+def test_implicit_transfers_are_refused_in_the_loop(alone, text, monkeypatch):
     dispatch = Learner.dispatch
 
     def careless(self: Learner, step: int, inputs_BT: jax.Array, targets_BT: jax.Array):
@@ -150,16 +156,16 @@ def test_implicit_transfers_are_refused_in_the_loop(run, text, monkeypatch):
 
     monkeypatch.setattr(Learner, "dispatch", careless)
     with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
-        start(run)
+        start(alone)
 
 
-def test_checkpoints_are_kept_as_asked(run, text):
-    start(changed(run, checkpoint={"every": 2, "keep": 2, "keep_every": 6}))
-    kept = sorted(int(p.name) for p in RunFolder(Path(run.run)).checkpoints.iterdir() if p.name.isdigit())
+def test_checkpoints_are_kept_as_asked(alone, text):
+    start(changed(alone, checkpoint={"every": 2, "keep": 2, "keep_every": 6}))
+    kept = sorted(int(p.name) for p in RunFolder(Path(alone.run)).checkpoints.iterdir() if p.name.isdigit())
     assert kept == [6, 10, 12]
 
 
-def test_the_wait_for_data_is_the_mean_of_the_steps_since_the_row_before(run, text, monkeypatch):
+def test_the_wait_for_data_is_the_mean_of_the_steps_since_the_row_before(alone, text, monkeypatch):
     clock = 0.0
     steps = itertools.count(1)
 
@@ -177,7 +183,7 @@ def test_the_wait_for_data_is_the_mean_of_the_steps_since_the_row_before(run, te
         return clock
 
     monkeypatch.setattr(loop.time, "perf_counter", tick)
-    start(run)
-    lines = [json.loads(line) for line in (Path(run.run) / "metrics.jsonl").read_text().splitlines()]
+    start(alone)
+    lines = [json.loads(line) for line in (Path(alone.run) / "metrics.jsonl").read_text().splitlines()]
     waits = [round(row["data_seconds"], 2) for row in lines if row["kind"] == "train"]
-    assert waits == [1.5, 1.5, 3.5, 3.5, 5.5, 5.5, 7.5, 7.5, 9.5, 9.5, 11.5, 11.5]
+    assert waits == [1.5, 3.5, 5.5, 7.5, 9.5, 11.5]

@@ -242,22 +242,26 @@ def test_a_run_killed_twenty_times_equals_an_uninterrupted_one(run, text, tmp_pa
     """Four kills while the process starts, eight while it trains, eight when it has begun a save."""
     run = changed(run, training={"steps": 1500}, telemetry={"log_every": 1}, checkpoint={"every": 250})
     whole, killed = (named(run, name) for name in ("whole", "killed"))
-    killed = changed(killed, checkpoint={"every_minutes": 0.2 / 60})
+    often = ("--checkpoint.every-minutes", str(0.2 / 60))
     files = {}
     for one in (whole, killed):
         (tmp_path / Path(one.run).name).mkdir()
         files[one.run] = commands.write_config_file(tmp_path / Path(one.run).name, one)
 
-    def begin(one: Config) -> subprocess.Popen[str]:
-        return commands.start("train.py", "--config", files[one.run], compiled=tmp_path / "compiled")
+    def begin(one: Config, *overrides: str) -> subprocess.Popen[str]:
+        return commands.start("train.py", "--config", files[one.run], *overrides, compiled=tmp_path / "compiled")
 
-    process = begin(whole)
-    assert process.wait(300) == 0, process.communicate()[1]
+    def end(one: Config) -> None:
+        process = begin(one)
+        _, complained = process.communicate(timeout=300)
+        assert process.returncode == 0, complained
+
+    end(whole)
     rng = random.Random(0)
     remains, start_takes = 0, 0.0
     for kill in range(20):
         begun_at = time.monotonic()
-        process = begin(killed)
+        process = begin(killed, *often)
         if kill % 5 == 4:
             time.sleep(rng.uniform(0, start_takes))
         else:
@@ -270,9 +274,7 @@ def test_a_run_killed_twenty_times_equals_an_uninterrupted_one(run, text, tmp_pa
         process.kill()
         assert process.wait() == -signal.SIGKILL, process.communicate()
         remains += is_saving(killed)
-    process = begin(killed)
-    _, complained = process.communicate(timeout=300)
-    assert process.returncode == 0, complained
+    end(killed)
     assert_same_run(killed, whole)
     assert remains >= 3
     with capsys.disabled():

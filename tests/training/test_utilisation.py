@@ -29,7 +29,7 @@ def test_rows_state_both_against_the_peak_of_the_start(run, text, monkeypatch):
     # Soft training, which computes every pair.
     run = changed(
         run,
-        model={"layers": 1, "attention_implementation": "reference"},
+        model={"layers": 1},
         training={"steps": 4},
         evaluation={"top_k": (1,)},
     )
@@ -52,7 +52,6 @@ def test_the_pairs_of_a_hard_step_are_counted(run: Config, router):
     """From the groups themselves, one layer of two, with the rows that the probes read on top."""
     run = changed(
         run,
-        model={"attention_implementation": "reference"},
         attention={"training": "hard", "router": router, "probes": 6, "dense_layers": (1,)},
         training={"microbatches": 2},
     )

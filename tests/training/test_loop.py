@@ -36,9 +36,15 @@ def alone(run: Config) -> Config:
     return changed(run, models=("dense",))
 
 
-@pytest.mark.parametrize(("stop_step", "focus"), [(2, {}), (7, {"training": "hard", "hard_from_step": 5, "probes": 6})])
-def test_a_continued_run_equals_an_uninterrupted_one_bit_for_bit(run, text, monkeypatch, stop_step, focus):
-    whole, parts = (changed(run, run=f"{run.run}-{name}", attention=focus) for name in ("whole", "parts"))
+@pytest.mark.parametrize(
+    ("stop_step", "changes"),
+    [
+        (2, {"models": ("focus",)}),
+        (7, {"attention": {"training": "hard", "hard_from_step": 5, "probes": 6}}),
+    ],
+)
+def test_a_continued_run_equals_an_uninterrupted_one_bit_for_bit(run, text, monkeypatch, stop_step, changes):
+    whole, parts = (changed(run, run=f"{run.run}-{name}", **changes) for name in ("whole", "parts"))
     assert start(whole) == 0
     with monkeypatch.context() as patch:
         stop_after(patch, stop_step)
@@ -53,16 +59,15 @@ def test_a_continued_run_equals_an_uninterrupted_one_bit_for_bit(run, text, monk
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(run, text):
     """Rows and evaluations after that checkpoint are those of the lost steps: they are cut, then made again."""
-    whole, killed = (changed(run, run=f"{run.run}-{name}") for name in ("whole", "killed"))
-    assert start(whole) == 0
-    assert start(killed) == 0
-    folder = RunFolder(Path(killed.run))
+    assert start(run) == 0
+    whole = rows(run)
+    folder = RunFolder(Path(run.run))
     shutil.rmtree(folder.checkpoints / "12")
     shutil.rmtree(folder.checkpoints / "8")
     with folder.metrics.open("a") as file:
         file.write('{"kind": "train", "step": 1')
-    assert start(killed) == 0
-    assert rows(killed) == rows(whole)
+    assert start(run) == 0
+    assert rows(run) == whole
 
 
 def test_seconds_go_on_counting(alone, text, monkeypatch):

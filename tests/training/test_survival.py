@@ -59,6 +59,7 @@ def assert_same_run(one: Config, other: Config) -> None:
 
 
 def test_checkpoints_by_wall_time_change_nothing_and_are_gone_on_from(run, text):
+    run = changed(run, models=("focus",))
     whole = changed(named(run, "whole"), checkpoint={"every_minutes": None})
     often = changed(named(run, "often"), checkpoint={"every_minutes": EVERY_STEP, "keep": 1, "keep_every": 8})
     assert start(whole) == 0

@@ -53,7 +53,7 @@ def readable(focus: dict, reading: Reading) -> bool:
 )
 def test_no_earlier_logit_or_group_depends_on_the_suffix(run, focus, reading):
     run = changed(run, attention=focus)
-    model = build(in_blocks(run) if focus["balance"] == "carried" else run)
+    model = jax.jit(build(in_blocks(run) if focus["balance"] == "carried" else run), static_argnums=1)
     first_BT, second_BT = tokens(), tokens(seed=1)
     for cut in (1, 17, TOKENS - 1):
         mixed_BT = jnp.concatenate([first_BT[:, :cut], second_BT[:, cut:]], axis=1)
@@ -86,7 +86,7 @@ def future_gradient(run: Config, reading: Reading) -> jax.Array:
         logits_BTV, _ = merge(graph_of(run), params, state.carried)(tokens_BT, reading)
         return jnp.sum(jnp.sin(logits_BTV[0, 20, :257]))
 
-    gradient_VD = jax.grad(logits)(state.params["embedding"]["embedding"])
+    gradient_VD = jax.jit(jax.grad(logits))(state.params["embedding"]["embedding"])
     assert gradient_VD[:21].any()
     return gradient_VD[21:TOKENS]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from focus_jax.config import Config, Mesh
 from focus_jax.config_loading import check
 from focus_jax.errors import exit_code, require_device
-from focus_jax.huge_pages import use_huge_pages
 from focus_jax.run_folder import RunFolder
+from focus_jax.step_memory import keep_step_memory
 
 
 def main() -> int:
     options = _parse(sys.argv[1:])
     run = _with_options(RunFolder(options.run).read_config(), options)
-    use_huge_pages()
+    keep_step_memory()
 
     # From here on it takes seconds: JAX starts.
     require_device()

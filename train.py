@@ -16,9 +16,9 @@ from pathlib import Path
 from focus_jax.config import Config
 from focus_jax.config_loading import load, to_json
 from focus_jax.errors import exit_code, require_device
-from focus_jax.huge_pages import use_huge_pages
 from focus_jax.parallel.joining import join, leave
 from focus_jax.run_folder import RunFolder
+from focus_jax.step_memory import keep_step_memory
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
         return 0
     folder = RunFolder(Path(run.run))
     folder.check(run)
-    use_huge_pages()
+    keep_step_memory()
     join(run.mesh.join_seconds)
     print(to_json(run))
 

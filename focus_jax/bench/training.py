@@ -27,8 +27,8 @@ from focus_jax.bench.programs import Program, compile_all, interleaved_seconds
 from focus_jax.bench.report import Report
 from focus_jax.config import Checkpoint, Config, Data, Focus, Optimizer, Training, dense_twin, gpt2
 from focus_jax.errors import UserError, exit_code
-from focus_jax.huge_pages import use_huge_pages
 from focus_jax.model import as_trained
+from focus_jax.step_memory import keep_step_memory
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import TrainState, graph_of, initial_state
 from focus_jax.training.step import make_train_step
@@ -132,5 +132,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    use_huge_pages()
+    keep_step_memory()
     sys.exit(exit_code(main))

@@ -32,8 +32,8 @@ from focus_jax.config_loading import check
 from focus_jax.data.batches import evaluation_batches, train_batches
 from focus_jax.data.store import TokenStore, open_store
 from focus_jax.errors import exit_code
-from focus_jax.huge_pages import use_huge_pages
 from focus_jax.model import Reading, as_trained
+from focus_jax.step_memory import keep_step_memory
 from focus_jax.studies.results import Results, Row
 from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import TrainState, graph_of, initial_state, merge
@@ -183,5 +183,5 @@ def main(arguments: Sequence[str] | None = None, run: Callable[[Arm, Path], Row]
 
 
 if __name__ == "__main__":
-    use_huge_pages()
+    keep_step_memory()
     sys.exit(exit_code(main))

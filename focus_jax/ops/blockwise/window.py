@@ -5,6 +5,8 @@ query block may see · Y = (E + 1)·X keys of those and of its own · G = H/J ·
 query block. Logits are in units of log 2.
 """
 
+import functools
+import operator
 from dataclasses import dataclass
 
 import jax
@@ -100,7 +102,8 @@ class _Grid:
         """The transpose of visible, added up."""
         N, X, E = self.blocks, self.block, self.earlier
         part_ENXJC = part_NJCY.reshape(*part_NJCY.shape[:3], E + 1, X).transpose(3, 0, 4, 1, 2)
-        part_LJC = sum(_padded(part_ENXJC[e], e, E - e) for e in range(E + 1)).reshape(-1, *sum_PJC.shape[1:])
+        part_LXJC = functools.reduce(operator.add, (_padded(part_ENXJC[e], e, E - e) for e in range(E + 1)))
+        part_LJC = part_LXJC.reshape(-1, *sum_PJC.shape[1:])
         return add_slices(sum_PJC, part_LJC[None], step[None] * N * X)
 
     def logits(self, q_NJRC: jax.Array, k_NJYC: jax.Array, step: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from focus_jax.errors import UserError, exit_code
-from focus_jax.huge_pages import use_huge_pages
+from focus_jax.step_memory import keep_step_memory
 from focus_jax.studies.quality.arms import ARMS, IDENTITY, arms, attention_of
 from focus_jax.studies.quality.figure import FORMATS, draw
 from focus_jax.studies.quality.options import parser
@@ -47,5 +47,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    use_huge_pages()
+    keep_step_memory()
     sys.exit(exit_code(main))

@@ -27,11 +27,11 @@ from focus_jax.config import Config, Focus
 from focus_jax.errors import UserError, exit_code
 from focus_jax.evaluation.checkpoint import held_out_sample
 from focus_jax.evaluation.trained import TrainedRun, load_trained
-from focus_jax.huge_pages import use_huge_pages
 from focus_jax.model import Decoder, as_trained
 from focus_jax.ops import probe_attention
 from focus_jax.parallel.mesh import first_devices
 from focus_jax.run_folder import RunFolder
+from focus_jax.step_memory import keep_step_memory
 from focus_jax.studies.quality.arms import IDENTITY, Arm, arms, attention_of, config_of
 from focus_jax.studies.quality.options import parser
 from focus_jax.studies.quality.presets import PRESETS
@@ -167,5 +167,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    use_huge_pages()
+    keep_step_memory()
     sys.exit(exit_code(main))

@@ -15,8 +15,8 @@ from pathlib import Path
 from focus_jax.config import Config
 from focus_jax.errors import exit_code
 from focus_jax.evaluation.command import evaluate
-from focus_jax.huge_pages import use_huge_pages
 from focus_jax.run_folder import RunFolder
+from focus_jax.step_memory import keep_step_memory
 from focus_jax.studies.quality.arms import Arm, arms, config_of
 from focus_jax.studies.quality.options import parser
 from focus_jax.studies.results import Results, Row
@@ -74,5 +74,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    use_huge_pages()
+    keep_step_memory()
     sys.exit(exit_code(main))

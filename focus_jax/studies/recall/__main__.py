@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from focus_jax.errors import exit_code
-from focus_jax.huge_pages import use_huge_pages
+from focus_jax.step_memory import keep_step_memory
 from focus_jax.studies.recall.arms import IDENTITY, WITH_ROUTER, WITHOUT_ROUTER, arms
 from focus_jax.studies.recall.table import MEASURED, table
 from focus_jax.studies.recall.trial import run_arm
@@ -49,5 +49,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    use_huge_pages()
+    keep_step_memory()
     sys.exit(exit_code(main))

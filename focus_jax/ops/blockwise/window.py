@@ -1,8 +1,8 @@
 """Attention within a narrow window: every block of queries against its own and the few previous blocks of keys at once.
 
 T, S, H, J, C as in attention.py, one batch row · A steps of N blocks of X tokens · E previous blocks of keys that a
-query block may see · Y = (E + 1)·X keys of those and of its own · G = H/J · R = G·X rows of one key/value head in a
-query block. Logits are in units of log 2.
+query block may see · Y = (E + 1)·X keys of those and of its own · P slots of keys, V of them in the L = N + E blocks
+that a step sees · G = H/J · R = G·X rows of one key/value head in a query block. Logits are in units of log 2.
 """
 
 import functools
@@ -94,8 +94,8 @@ class _Grid:
     def visible(self, x_PJC: jax.Array, step: jax.Array) -> jax.Array:
         """What each query block of a step sees, N J Y C."""
         N, X, E = self.blocks, self.block, self.earlier
-        x_LJC = lax.dynamic_slice_in_dim(x_PJC, step * N * X, (N + E) * X)
-        x_LJXC = x_LJC.reshape(N + E, X, *x_LJC.shape[1:]).swapaxes(1, 2)
+        x_VJC = lax.dynamic_slice_in_dim(x_PJC, step * N * X, (N + E) * X)
+        x_LJXC = x_VJC.reshape(N + E, X, *x_VJC.shape[1:]).swapaxes(1, 2)
         return jnp.concatenate([x_LJXC[e : e + N] for e in range(E + 1)], axis=2)
 
     def add_visible(self, sum_PJC: jax.Array, part_NJCY: jax.Array, step: jax.Array) -> jax.Array:
@@ -103,8 +103,8 @@ class _Grid:
         N, X, E = self.blocks, self.block, self.earlier
         part_ENXJC = part_NJCY.reshape(*part_NJCY.shape[:3], E + 1, X).transpose(3, 0, 4, 1, 2)
         part_LXJC = functools.reduce(operator.add, (_padded(part_ENXJC[e], e, E - e) for e in range(E + 1)))
-        part_LJC = part_LXJC.reshape(-1, *sum_PJC.shape[1:])
-        return add_slices(sum_PJC, part_LJC[None], step[None] * N * X)
+        part_VJC = part_LXJC.reshape(-1, *sum_PJC.shape[1:])
+        return add_slices(sum_PJC, part_VJC[None], step[None] * N * X)
 
     def logits(self, q_NJRC: jax.Array, k_NJYC: jax.Array, step: jax.Array) -> jax.Array:
         """−∞ outside the window."""

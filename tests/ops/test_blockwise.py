@@ -37,6 +37,7 @@ LONG_CALLS = (
     Call(name="routed, many blocks, two groups, gates", T=1500, S=1500, C=64, B=1, K=3, M=2, window=130, gates="qk"),
     Call(name="routed, many blocks, shared groups", T=1100, S=1100, B=1, K=3, M=2, N=2, window=40),
     Call(name="routed, window of many blocks", T=1500, S=1500, H=4, B=1, K=2, window=700),
+    Call(name="routed, window of many steps", T=700, S=1000, H=16, J=4, B=1, query_offset=300, K=2, window=400),
     Call(name="routed, late queries far from their window", T=300, S=1500, B=1, query_offset=1000, K=2, window=60),
     Call(name="routed, most groups", T=600, S=600, B=1, K=64, window=3),
     Call(name="routed, widest heads", T=300, S=300, C=256, B=1, K=2, window=30),

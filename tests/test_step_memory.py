@@ -5,6 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from focus_jax.step_memory import keep_step_memory
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's"),
+    pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="steps run on the GPU"),
+]
+
 PROGRAM = """
 import os, sys
 from focus_jax.step_memory import keep_step_memory
@@ -12,8 +19,6 @@ print("begun", flush=True)
 keep_step_memory()
 print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])
 """
-
-
 ASKED = (
     "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184"
 )
@@ -27,8 +32,6 @@ ASKED = (
         ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0", 1),
     ],
 )
-@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="steps run on the GPU")
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
 def test_the_command_begins_once_more_with_its_arguments_unless_the_user_has_decided(before, after, starts):
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     if before is not None:
@@ -36,6 +39,14 @@ def test_the_command_begins_once_more_with_its_arguments_unless_the_user_has_dec
     command = [sys.executable, "-c", PROGRAM, "--name", "a b"]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     assert output.splitlines() == ["begun"] * starts + [f"{after} ['--name', 'a b']"]
+
+
+def test_nothing_is_asked_for_beside_an_nvidia_gpu(monkeypatch):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr(Path, "glob", lambda folder, _: iter([folder / "nvidia0"]))
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("begun once more"))
+    keep_step_memory()
+    assert "GLIBC_TUNABLES" not in os.environ
 
 
 STEPS = """
@@ -59,8 +70,6 @@ print(min(faults[1:]))
 """
 
 
-@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="steps run on the GPU")
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
 @pytest.mark.parametrize(("tunables", "faults"), [("", range(10)), ("glibc.malloc.hugetlb=0", range(100, 10**9))])
 def test_a_step_takes_no_memory_from_the_system_that_the_step_before_had(tunables, faults):
     environment = os.environ | {"GLIBC_TUNABLES": tunables, "JAX_PLATFORMS": "cpu"}

@@ -127,7 +127,6 @@ def attend(
     """Softmax over the keys at distance 0 … farthest: o_THC in float32, and lse_TH."""
     grid = _Grid.of(q_THC, k_SJC, farthest, query_offset)
     J = k_SJC.shape[1]
-
     k_PJC, v_PJC = grid.key_slots(k_SJC), grid.key_slots(v_SJC)
 
     def attend_step(arguments: tuple) -> tuple[jax.Array, jax.Array]:

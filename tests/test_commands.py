@@ -48,15 +48,14 @@ def test_a_run_from_training_to_every_kind_of_evaluation(trained, tmp_path):
         2, 4, 6, 8, 10, 12,
     ]  # fmt: skip
 
-    # The same figures again, of the newest checkpoint and of an older one.
-    for step, option in ((12, []), (8, ["--step", "8"])):
-        again = tmp_path / f"again-{step}.jsonl"
-        done = command("eval.py", "--run", folder, *option, "--json", again)
-        assert done.returncode == 0, done.stderr
-        for kind in ("eval", "compare", "groups"):
-            assert rows_of(again, kind, step) == rows_of(metrics, kind, step)
+    # The same figures again, of an older checkpoint.
+    again = tmp_path / "again.jsonl"
+    done = command("eval.py", "--run", folder, "--step", "8", "--json", again)
+    assert done.returncode == 0, done.stderr
+    for kind in ("eval", "compare", "groups"):
+        assert rows_of(again, kind, 8) == rows_of(metrics, kind, 8)
 
-    # Other readings and lengths.
+    # Other readings and lengths, of the newest checkpoint.
     longer = tmp_path / "longer.jsonl"
     done = command("eval.py", "--run", folder, "--top-k", "2,4", "--length", "96", "--sequences", "5", "--json", longer)
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,10 @@ SOFT = Reading("soft")
 READINGS = [SOFT, Reading("hard", 1), Reading("hard", 2, gated=False), Reading("hard", 0, gated=False)]
 CAUSAL = [
     {"balance": balance, "gate": gate, "membership": membership}
-    for balance, gate, membership in itertools.product(["carried", "none"], ["log", "sigmoid"], ["query", "shared"])
+    for balance, gate, membership in [
+        *itertools.product(["carried"], ["log", "sigmoid"], ["query", "shared"]),
+        ("none", "log", "query"),
+    ]
 ]
 
 

@@ -24,8 +24,13 @@ from tests.changes import changed
 
 @pytest.fixture
 def run(run: Config) -> Config:
-    """Equal from test to test, so that a step is compiled once."""
-    return changed(run, run="run", data={"files": (), "store": "store"})
+    """Equal from test to test, so that a step is compiled once; of one layer, which compiles sooner."""
+    return changed(run, run="run", model={"layers": 1}, data={"files": (), "store": "store"})
+
+
+@pytest.fixture
+def deep(run: Config) -> Config:
+    return changed(run, model={"layers": 2})
 
 
 def batch(run: Config, seed: int = 0) -> tuple[jax.Array, jax.Array]:
@@ -76,7 +81,7 @@ def test_padded_vocabulary_does_not_change_the_loss():
     assert jnp.isfinite(jax.grad(lambda x: token_nats(x, targets_BT).sum())(padded_BTV)).all()
 
 
-@pytest.mark.parametrize(("router", "microbatches"), [(None, 4), ("gate", 2), ("distill", 2), ("distill", 4)])
+@pytest.mark.parametrize(("router", "microbatches"), [(None, 4), ("gate", 2), ("distill", 4)])
 def test_any_split_into_microbatches_gives_the_same_step(run, router, microbatches):
     run = run if router is None else hard(run, router)
     whole_state, whole = step(run)
@@ -100,13 +105,13 @@ def test_loss_falls_for_both_twins(run):
 def test_every_router_parameter_has_a_gradient(run, router):
     state, _ = step(run if router is None else hard(run, router))
     moments = [m for path, m in jax.tree.leaves_with_path(state.opt_state[2].mu) if "router" in str(path)]
-    assert len(moments) == 4
+    assert len(moments) == 2
     assert all(jnp.all(m != 0) for m in moments)
 
 
-def test_with_distill_neither_loss_reaches_the_others_parameters(run):
+def test_with_distill_neither_loss_reaches_the_others_parameters(deep):
     """Each of the two losses alone: the router's on its parameters, the language model's on all others."""
-    run = hard(run)
+    run = hard(deep)
     state, reading = initial_state(run, make_optimizer(run)), as_trained(run.attention, 0)
     inputs_BT, targets_BT = batch(run)
     probes_BP = jnp.tile(jnp.array([8, 20, 40]), (len(inputs_BT), 1))
@@ -140,7 +145,7 @@ def test_the_hard_pattern_of_training_is_that_of_evaluation(run):
 
 def test_probe_rows_are_dense_and_the_others_are_not_touched(run):
     """In one layer, where no row sees what another has read."""
-    run = changed(hard(run), model={"layers": 1})
+    run = hard(run)
     reading, inputs_BT = as_trained(run.attention, 0), batch(run)[0]
     probes_BP = jnp.array([[8, 20], [9, 47], [30, 40], [7, 10]])
     plain, probed = (build(run).features(inputs_BT, reading, probes)[0] for probes in (None, probes_BP))
@@ -166,7 +171,6 @@ def test_an_inspected_step_has_its_probe_rows(run):
 
 
 def test_fields_of_hard_training(run):
-    run = changed(run, model={"layers": 1})
     losses = {
         name: float(step(of_model)[1].loss)
         for name, of_model in {
@@ -203,9 +207,9 @@ def test_shares_are_counts_where_the_pattern_is_hard(run):
     np.testing.assert_allclose(of_routers(moved, "potential_K")[0], expected_K, rtol=1e-5)
 
 
-def test_centres_follow_the_tokens_of_every_layer(run):
+def test_centres_follow_the_tokens_of_every_layer(deep):
     """Without gradients to mind, three steps on one batch are three steps of a running mean."""
-    run = changed(run, optimizer={"peak_lr": 1e-12})
+    run = changed(deep, optimizer={"peak_lr": 1e-12})
     state = initial_state(run, make_optimizer(run))
     inputs_BT, targets_BT = batch(run)
     layers = merge(graph_of(run), state.params, state.carried)(inputs_BT, as_trained(run.attention, 0))[1]
@@ -226,7 +230,6 @@ def test_centres_follow_the_tokens_of_every_layer(run):
 
 
 def test_potentials_move_for_carried_alone_and_by_the_schedule(run):
-    run = changed(run, model={"layers": 1})
     biased = initial_state(run, make_optimizer(run))
     moved, _ = step(run, biased)
     assert all(jnp.any(v_K != 0) for v_K in of_routers(moved, "potential_K"))
@@ -292,11 +295,11 @@ def test_decay_spares_router_and_vectors_and_the_router_has_its_own_rate(run):
         assert value == pytest.approx(3.0 if "router" in str(path) else 1.0)
 
 
-def test_golden_loss(run):
+def test_golden_loss(deep):
     """The first three losses of a fixed run: a change here is a change of the mathematics, to be explained."""
     state, losses = None, []
     for seed in range(3):
-        state, metrics = step(run, state, seed)
+        state, metrics = step(deep, state, seed)
         losses.append(float(metrics.loss))
     np.testing.assert_allclose(losses, GOLDEN, rtol=2e-4)
 

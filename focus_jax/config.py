@@ -75,8 +75,9 @@ class Focus(Section):
     sinkhorn_rounds: PositiveInt = 10
     """Rounds of balance="sinkhorn"."""
     gate: Literal["log", "sigmoid"] = "log"
-    """How affinities act on a distant logit: add log(affinity_i·affinity_j), which agrees with the hard mask, or
-    multiply by sigmoid(gate_slope·affinity_i·affinity_j), as published."""
+    """How affinities act on a distant logit where the pattern is soft (and, "log" alone, with router="gate"): add
+    log(affinity_i·affinity_j), which agrees with the hard mask, or multiply by
+    sigmoid(gate_slope·affinity_i·affinity_j), as published."""
     gate_slope: PositiveFloat = 4.0
     """Slope of gate="sigmoid" (not published)."""
     membership: Literal["query", "shared"] = "query"
@@ -257,8 +258,8 @@ class Optimizer(Section):
     clip_norm: PositiveFloat = 1.0
     """Largest global gradient norm; of the routers apart from the rest, so that twins are clipped alike."""
     router_lr_multiplier: NonNegativeFloat = 1.0
-    """Learning rate of router projections and centroids, as a multiple of the rest; 0 keeps routers as they were drawn
-    (a control)."""
+    """Learning rate of router projections and centroids, as a multiple of the rest; 0 keeps both as they were drawn
+    (a control; potentials and centres of carried balance still move)."""
 
 
 @dataclass(frozen=True, kw_only=True)

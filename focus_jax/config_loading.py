@@ -187,7 +187,8 @@ def _focus_contradictions(config: Config, focus: Focus) -> Iterator[tuple[str, s
     if focus.training == "hard" and focus.router == "distill" and 0 < distant_rows <= focus.probes:
         yield (
             "attention.probes",
-            f"{focus.probes} leave none of the {distant_rows} rows with distant keys to the hard pattern; name fewer",
+            f"{focus.probes} leave none of the {distant_rows} rows with distant keys to the hard pattern; name fewer, "
+            "or a smaller attention.window",
         )
     if focus.hard_from_step and focus.training == "soft":
         yield "attention.hard_from_step", 'soft training does not become hard; set training="hard", or leave it at 0'

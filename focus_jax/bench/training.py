@@ -26,6 +26,7 @@ from focus_jax.bench.origin import commit, machine
 from focus_jax.bench.programs import Program, compile_all, interleaved_seconds
 from focus_jax.bench.report import Report
 from focus_jax.config import Checkpoint, Config, Data, Focus, Optimizer, Training, dense_twin, gpt2
+from focus_jax.config_loading import check
 from focus_jax.errors import UserError, exit_code
 from focus_jax.model import as_trained
 from focus_jax.step_memory import keep_step_memory
@@ -39,9 +40,10 @@ SETTLING_STEPS, SETTLING_TOKENS = 40, 1024
 
 
 def bench_config(options: argparse.Namespace, tokens: int) -> Config:
-    """A small model whose attention costs more than the rest from a few thousand tokens on."""
+    """A small model whose attention costs more than the rest from a few thousand tokens on. UserError where the
+    options make no sense at that length."""
     model = gpt2(vocab_size=VOCABULARY, width=256, layers=4, heads=4)
-    return Config(
+    run = Config(
         run="bench",
         model=dataclasses.replace(model, positions="rotary"),
         attention=Focus(groups=options.groups, top_k=options.top_k, window=options.window, probes=options.probes),
@@ -51,6 +53,7 @@ def bench_config(options: argparse.Namespace, tokens: int) -> Config:
         optimizer=Optimizer(peak_lr=1e-6, warmup_steps=0),
         checkpoint=Checkpoint(every=10_000),
     )
+    return check(run, origin=f"at {tokens} tokens: ")
 
 
 def measure(options: argparse.Namespace, tokens: int, settled_focus: TrainState) -> list[dict[str, Any]]:
@@ -70,6 +73,7 @@ def measure(options: argparse.Namespace, tokens: int, settled_focus: TrainState)
     steps = {name: compiled[name] for name in models}
     matmul_rate = 2 * size**3 / seconds["matmul"]
     kept = {name: float(program.executable(*program.arguments)[1].kept_fraction) for name, program in steps.items()}
+    distant_rows = max(tokens - options.window - 1, 0)
     executed = {name: tokens * flops.executed(run, kept[name]) for name, run in models.items()}
     return [
         {
@@ -82,7 +86,7 @@ def measure(options: argparse.Namespace, tokens: int, settled_focus: TrainState)
             "bound": executed["dense"] / executed[name],
             "fraction_of_matmul_rate": executed[name] / seconds[name] / matmul_rate,
             "kept_fraction": kept[name],
-            "probes": options.probes if name == "focus" else None,
+            "probes": min(options.probes, distant_rows) if name == "focus" else None,
             "repeats": options.repeats,
             "device": machine(),
             "commit": commit(),
@@ -123,8 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=count, default=5, help="rounds that the medians are over")
     parser.add_argument("--json", type=Path, required=True, help="file for the rows")
     options = parser.parse_args(arguments)
+    settling = bench_config(options, SETTLING_TOKENS)
+    for tokens in options.tokens:
+        bench_config(options, tokens)
     report = Report(options.json)
-    settled_focus = settled(bench_config(options, SETTLING_TOKENS))
+    settled_focus = settled(settling)
     for tokens in options.tokens:
         for row in measure(options, tokens, settled_focus):
             report.add(row)

@@ -136,4 +136,4 @@ def masked_attention(
     total_BJGT1 = mass_BJGTS.sum(axis=-1, keepdims=True)
     p_BJGTS = mass_BJGTS / jnp.where(total_BJGT1 > 0, total_BJGT1, 1.0)
     o_BTJGC = jnp.einsum("bjgts,bsjc->btjgc", p_BJGTS, v32_BSJC, precision="highest")
-    return o_BTJGC.reshape(B, T, H, -1).astype(q_BTHC.dtype)
+    return o_BTJGC.reshape(B, T, H, v_BSJC.shape[3]).astype(q_BTHC.dtype)

@@ -7,6 +7,7 @@ the probes, attend densely, and the router learns to predict what they attend to
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 # Below it an affinity product counts as this: a pair of tokens that are surely in different groups.
 _SMALLEST = 1e-30
@@ -21,7 +22,8 @@ def probe_positions(keys_B: jax.Array, *, tokens: int, window: int, probes: int)
     first = window + 1
     number = max(tokens - first, 0)
     probes = min(probes, number)
-    bounds_P = first + jnp.arange(probes + 1) * number // max(probes, 1)
+    # In 64 bits: probes times rows may be more than 32 hold.
+    bounds_P = first + np.arange(probes + 1, dtype=np.int64) * number // max(probes, 1)
 
     def draw(key: jax.Array) -> jax.Array:
         return jax.random.randint(key, (probes,), bounds_P[:-1], bounds_P[1:])

@@ -1,12 +1,16 @@
 """The results file of a study: one JSON object a line, appended as each run finishes."""
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from focus_jax.bench.origin import commit, machine
 from focus_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Row = dict[str, Any]
 
@@ -28,22 +32,36 @@ class Results:
     def has(self, arm: Row) -> bool:
         return any(self._key(row) == self._key(arm) for row in self.rows)
 
+    def missing[Arm: DataclassInstance](self, arms: Iterable[Arm]) -> Iterator[Arm]:
+        """Those that have no row yet. That the file can be written is known before each: no run is for nothing."""
+        for arm in arms:
+            if not self.has(dataclasses.asdict(arm)):
+                self._open().close()
+                yield arm
+
     def append(self, row: Row) -> None:
         row = row | self._made_by
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        with self._open() as file:
+            file.write(json.dumps(row).encode() + b"\n")
         self.rows.append(row)
+
+    def _open(self) -> IO[bytes]:
+        """To append lines; an editor may have left the last one without its end."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.open("ab")
+        if (before := self.path.read_bytes()) and not before.endswith(b"\n"):
+            file.write(b"\n")
+        return file
 
     def _key(self, row: Row) -> tuple[Any, ...]:
         return tuple(row.get(name) for name in self._identity)
 
     def _read(self) -> Iterator[Row]:
-        for number, line in enumerate(self.path.read_text().splitlines(), start=1):
+        for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
             place = f"{self.path}: line {number}"
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, UnicodeDecodeError):
                 raise UserError(f"{place} is no JSON row; remove it, and its run is done again") from None
             absent = [name for name in self._identity + self._measured if not isinstance(row, dict) or name not in row]
             if absent:

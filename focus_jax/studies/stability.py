@@ -27,6 +27,7 @@ import numpy as np
 import optax
 
 from focus_jax import routing
+from focus_jax.bench.attention import count
 from focus_jax.config import Checkpoint, Config, Data, Focus, Optimizer, Training, llama
 from focus_jax.config_loading import check
 from focus_jax.data.batches import evaluation_batches, train_batches
@@ -170,14 +171,12 @@ def main(arguments: Sequence[str] | None = None, run: Callable[[Arm, Path], Row]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True, help="folder of the token store")
     parser.add_argument("--results", type=Path, required=True, help="file of rows, appended to")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=count, default=3)
     parser.add_argument("--names", nargs="+", choices=RULES, default=list(RULES))
     options = parser.parse_args(arguments)
     results = Results(options.results, IDENTITY, MEASURED)
-    for seed in range(options.seeds):
-        for arm in (Arm(name, seed) for name in options.names):
-            if not results.has(dataclasses.asdict(arm)):
-                results.append(run(arm, options.store))
+    for arm in results.missing(Arm(name, seed) for seed in range(options.seeds) for name in options.names):
+        results.append(run(arm, options.store))
     print(table(results.rows))
     return 0
 

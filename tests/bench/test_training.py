@@ -8,6 +8,7 @@ import pytest
 from focus_jax.accounting import flops
 from focus_jax.bench import training
 from focus_jax.config import dense_twin
+from focus_jax.errors import exit_code
 
 
 def options(**changes) -> argparse.Namespace:
@@ -20,6 +21,24 @@ def test_bounds_of_evenly_used_groups_are_those_of_the_goal():
         run = training.bench_config(options(), tokens)
         focus = flops.executed(run, flops.even_fraction(run))
         assert flops.executed(dense_twin(run), 1.0) / focus == pytest.approx(bound, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("--top-k 9", "at 1024 tokens: attention.top_k: 9 is more than the 8 groups"),
+        ("--groups 100", "at 1024 tokens: attention.groups: "),
+        ("--tokens 64 --window 10 --probes 64", "at 64 tokens: attention.probes: 64 leave none of the 53 rows"),
+        ("--json missing/rows.json", "--json missing/rows.json: name a file in a folder that is there"),
+    ],
+)
+def test_options_that_make_no_sense_leave_the_file_as_it_is(changes, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.json").write_text("before")
+    assert exit_code(lambda: training.main(["--json", "rows.json", *changes.split()])) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
+    assert (tmp_path / "rows.json").read_text() == "before"
 
 
 @pytest.mark.slow

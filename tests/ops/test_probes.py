@@ -81,9 +81,10 @@ def test_heads_one_by_one_are_heads_all_at_once(monkeypatch):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_no_probes_give_no_rows():
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+def test_no_probes_give_no_rows(implementation):
     q_BTHC, k_BSJC, v_BSJC, positions_BP = arrays()
-    o_BPHC, attention_BPS = probe_attention(q_BTHC, k_BSJC, v_BSJC, positions_BP[:, :0])
+    o_BPHC, attention_BPS = probe_attention(q_BTHC, k_BSJC, v_BSJC, positions_BP[:, :0], implementation=implementation)
     assert o_BPHC.shape == (B, 0, H, C)
     assert attention_BPS.shape == (B, 0, T)
 

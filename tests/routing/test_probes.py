@@ -19,6 +19,12 @@ def test_positions_are_different_rows_with_distant_keys(tokens, window, probes):
     assert positions_BP.max() < tokens
 
 
+def test_positions_are_right_where_probes_times_rows_leave_32_bits():
+    positions_P = np.asarray(probe_positions(KEYS_B[:1], tokens=2**20, window=128, probes=4096))[0]
+    assert (np.diff(positions_P) > 0).all()
+    assert (positions_P[0] > 128, positions_P[-1] < 2**20) == (True, True)
+
+
 def test_every_row_with_distant_keys_is_drawn_as_often():
     positions_BP = probe_positions(jax.random.split(jax.random.key(1), 4000), tokens=37, window=4, probes=8)
     counts = np.bincount(np.ravel(positions_BP), minlength=37)

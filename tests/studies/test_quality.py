@@ -144,7 +144,7 @@ def test_what_would_fail_after_training_is_refused_before(tmp_path):
         main([*command, "--changes", "checkpoint.every=30"])
     with pytest.raises(UserError, match=r"--figure .*curves.jpeg"):
         main([*command, "--figure", "curves.jpeg"])
-    assert not list(tmp_path.iterdir())
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("rows.jsonl", b"")]
 
 
 @pytest.mark.slow

@@ -55,6 +55,20 @@ def test_arms_are_what_they_are_called():
     assert config_of(Arm("kind", "distill", 4, 1, 0, "attention.probes=7 optimizer.peak_lr=0.1")).attention.probes == 7
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "attention.dense_layers=0",
+        "training.sequence_length=30",
+        "training.steps=60",
+        "attention.hard_from_step=30",
+    ],
+)
+def test_changes_that_the_study_would_not_follow_are_refused(changes):
+    with pytest.raises(UserError, match=rf"--changes {changes.split('=')[0]}: "):
+        config_of(Arm("kind", "distill", 4, 1, 0, changes))
+
+
 def test_rows_are_not_done_again_and_make_the_table(tmp_path, monkeypatch, capsys):
     done = []
 

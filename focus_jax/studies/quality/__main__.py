@@ -7,7 +7,6 @@ only prints. An interrupted study is continued by the same command: finished row
 begun goes on from its newest checkpoint. Several processes can share the work by --names or --seeds.
 """
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = Results(options.results, IDENTITY, MEASURED)
     planned = [] if options.table else arms(options.preset, options.names, options.seeds, options.changes)
     window = attention_of(PRESETS[options.preset](options.runs)).window
-    for arm in planned:
-        if results.has(dataclasses.asdict(arm)):
-            continue
+    for arm in results.missing(planned):
         if stopped := train_arm(arm, options.runs):
             return stopped
         results.append(row_of(arm, options.runs, window))

@@ -8,10 +8,12 @@ from typing import Any
 
 from focus_jax.config import Checkpoint, Config, Data, Dense, Focus, Optimizer, Training, llama
 from focus_jax.config_loading import check
+from focus_jax.errors import UserError
 from focus_jax.studies.recall.task import TOKENS, VOCABULARY, WINDOW, Form
 from focus_jax.studies.variants import changed
 
 STEPS, BATCH = 2000, 16
+STEPS_BETWEEN_MEASUREMENTS = 50
 PROBES = 13
 """A quarter of the rows."""
 
@@ -67,7 +69,24 @@ def config_of(arm: Arm) -> Config:
     )
     # Short sequences: the definition is faster than anything in blocks.
     run = dataclasses.replace(run, model=dataclasses.replace(run.model, attention_implementation="reference"))
-    return check(changed(run, arm.changes))
+    run = check(changed(run, arm.changes))
+    for name, problem in _beyond_the_study(run):
+        raise UserError(f"--changes {name}: {problem}")
+    return run
+
+
+def _beyond_the_study(run: Config) -> Iterator[tuple[str, str]]:
+    """What a config can say and this study does not do."""
+    if run.training.sequence_length != TOKENS:
+        yield "training.sequence_length", f"a sequence of this task has {TOKENS} tokens; leave it out"
+    steps = {"training.steps": run.training.steps}
+    if isinstance(run.attention, Focus):
+        steps["attention.hard_from_step"] = run.attention.hard_from_step
+        if run.attention.dense_layers:
+            yield "attention.dense_layers", "the first layer is the one that is studied; leave it out"
+    for name, number in steps.items():
+        if number % STEPS_BETWEEN_MEASUREMENTS:
+            yield name, f"{number} is no multiple of the {STEPS_BETWEEN_MEASUREMENTS} steps between two measurements"
 
 
 def _attention(arm: Arm) -> Dense | Focus:

@@ -15,7 +15,7 @@ from focus_jax import routing
 from focus_jax.accounting.pairs import dense_pairs
 from focus_jax.config import Config, Focus
 from focus_jax.model import Reading, as_trained
-from focus_jax.studies.recall.arms import Arm, config_of
+from focus_jax.studies.recall.arms import STEPS_BETWEEN_MEASUREMENTS, Arm, config_of
 from focus_jax.studies.recall.task import TOKENS, VALUES, Batch, Form, draw, initial_embeddings
 from focus_jax.studies.results import Row
 from focus_jax.training.loss import NO_TARGET
@@ -23,7 +23,6 @@ from focus_jax.training.optimizer import make_optimizer
 from focus_jax.training.state import TrainState, graph_of, initial_state, merge
 from focus_jax.training.step import make_train_step
 
-STEPS_BETWEEN_MEASUREMENTS = 50
 MEASURED_SEQUENCES = 256
 
 
